@@ -1,0 +1,34 @@
+# `make train` and `make test` are all one needs; both create .venv first.
+PYTHON ?= python3
+ENV ?= InvertedPendulum-v5
+METHOD ?= pdml
+SEED ?= 0
+BIN := .venv/bin
+
+.PHONY: train test check format
+
+train: .venv  ## train a policy: make train ENV=Hopper-v5 STEPS=30000
+	$(BIN)/pdml train --env $(ENV) --method $(METHOD) --seed $(SEED) $(if $(STEPS),--steps $(STEPS))
+
+test: .venv  ## everything: format, lint, types, all tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/pytest -n 2 --dist worksteal -q
+
+check: .venv  ## what a contributor runs before a commit: the same without slow tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow"
+
+format: .venv  ## write the code as the formatter wants it
+	$(BIN)/ruff format src tests
+	$(BIN)/ruff check --fix src tests
+
+.venv: .venv/installed  ## only install
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@

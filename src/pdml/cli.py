@@ -1,0 +1,215 @@
+"""The command line. JAX is imported by the commands that need it, so `--help` answers at once."""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pdml import config as configs
+from pdml import rundir
+from pdml.config import METHODS, PRESETS, Config
+from pdml.device import prepare
+from pdml.errors import UserError
+from pdml.tasks import TASKS
+
+FIRST = ("env", "method", "preset")
+"""Fields that decide the defaults of all others, so they are read first."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose errors are one sentence."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage."""
+        raise UserError(message)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(words)
+    except UserError as error:
+        print(f"pdml: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("pdml: interrupted", file=sys.stderr)
+        return 130
+
+
+def _dispatch(words: list[str]) -> int:
+    parser = Parser(prog="pdml", description="Learn control policies from few real steps with a learned model.")
+    parser.add_argument("--version", action="version", version=f"pdml {rundir.package_version('pdml')}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    base, train_words = _defaults(words[1:]) if words[:1] == ["train"] else (Config(), [])
+    _train_parser(commands.add_parser("train", help="train a policy"), base)
+    _eval_parser(commands.add_parser("eval", help="evaluate the policy of a run"))
+    _list_parser(commands.add_parser("list", help="list presets, environments or methods"))
+    _bench_parser(commands.add_parser("bench", help="measure speed in percent of this machine's matmul peak"))
+    options, unknown = parser.parse_known_args(["train", *train_words] if words[:1] == ["train"] else words)
+    if unknown:
+        _refuse(unknown[0], options.command)
+    return options.run(options)
+
+
+def _refuse(word: str, command: str) -> NoReturn:
+    """Name an argument that does not exist, and the nearest that does."""
+    name = word.partition("=")[0]
+    if command == "train" and name.startswith("--"):
+        configs.parse(name[2:].replace("-", "_"), "")
+    raise UserError(f"'{name}': pdml {command} has no such argument; see pdml {command} --help")
+
+
+def _train_parser(parser: argparse.ArgumentParser, base: Config) -> None:
+    parser.description = (
+        "Train a policy. The defaults shown are those of --env, --method and --preset, or of --config FILE;\n"
+        "give these together with --help to see others."
+    )
+    parser.add_argument("--config", metavar="FILE", help="config.json of a run to repeat; other options override it")
+    parser.add_argument("--run-dir", metavar="DIR", type=Path, help="where to keep the run (default: runs/...)")
+    parser.add_argument("--threads", metavar="N", help="cores to use (default: all)")
+    group: Any = parser
+    for name, item, _ in configs.leaves():
+        section = name.rpartition(".")[0]
+        if section and (not hasattr(group, "title") or group.title != section):
+            group = parser.add_argument_group(section)
+            group.title = section
+        text = f"{item.metadata['help']} (default: {_shown(configs.get(base, name))})".replace("%", "%%")
+        flags = dict.fromkeys([f"--{name.replace('_', '-')}", f"--{name}"])
+        group.add_argument(*flags, dest=f"field:{name}", metavar="X", help=text, default=None)
+    parser.set_defaults(run=_train, base=base)
+
+
+def _shown(value: Any) -> str:
+    """Write a value as it is typed on the command line."""
+    if isinstance(value, tuple):
+        return ",".join(str(entry) for entry in value) or "none"
+    return "learned" if value is None else str(value)
+
+
+def _defaults(words: list[str]) -> tuple[Config, list[str]]:
+    """Read what decides the defaults; return them and the remaining words."""
+    parser = Parser(add_help=False)
+    for name in ("config", *FIRST):
+        parser.add_argument(f"--{name}")
+    first, rest = parser.parse_known_args(words)
+    if first.config is None:
+        env = first.env or Config().env
+        return configs.defaults(env, first.method or "pdml", first.preset or "paper"), rest
+    base = configs.read_config(Path(first.config))
+    for name in ("env", "preset"):
+        given = getattr(first, name)
+        if given is not None and given != getattr(base, name):
+            raise UserError(
+                f"--{name} = '{given}': the values of '{first.config}' belong to '{getattr(base, name)}'; "
+                f"leave out --{name} or --config"
+            )
+    return (configs.change(base, {"method": first.method}) if first.method else base), rest
+
+
+def _train(options: argparse.Namespace) -> int:
+    given = {name[6:]: text for name, text in vars(options).items() if name.startswith("field:") and text is not None}
+    changes = {name: configs.parse(name, text) for name, text in given.items()}
+    config = configs.check(configs.change(options.base, changes))
+    path = options.run_dir or rundir.default_path(config)
+    rundir.check_free(path)
+    threads = prepare(_whole("threads", options.threads))
+
+    from pdml.runner import run
+
+    command = f"pdml {shlex.join(sys.argv[1:])}"
+    print(f"{config.method} on {config.env}, {config.steps} steps, seed {config.seed}: {path}", flush=True)
+    try:
+        run(config, path, threads, command)
+    except UserError:
+        raise
+    except Exception as error:
+        print(f"pdml: the run failed ({type(error).__name__}: {error}); see {path / 'error.txt'}", file=sys.stderr)
+        return 1
+    print(f"done: {path}")
+    return 0
+
+
+def _eval_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Evaluate the last policy of a run in fresh environments."
+    parser.add_argument("path", metavar="RUN", type=Path, help="directory of the run")
+    parser.add_argument("--episodes", metavar="N", default="10", help="episodes (default: 10)")
+    parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the mode")
+    parser.add_argument("--seed", metavar="S", help="seed of the starting states (default: the run's)")
+    parser.set_defaults(run=_eval)
+
+
+def _eval(options: argparse.Namespace) -> int:
+    episodes = _whole("episodes", options.episodes) or 10
+    seed = _whole("seed", options.seed, least=0)
+    rundir.require(options.path)
+    prepare()
+
+    from pdml.runner import evaluate_run
+
+    step, results = evaluate_run(options.path, episodes, options.stochastic, seed)
+    totals = [result.total for result in results]
+    mean = sum(totals) / len(totals)
+    spread = (sum((total - mean) ** 2 for total in totals) / max(len(totals) - 1, 1)) ** 0.5
+    for i, result in enumerate(results):
+        print(f"episode {i}  return {result.total:.1f}  length {result.length}")
+    print(f"policy of step {step}: mean return {mean:.1f}, standard deviation {spread:.1f}, {len(totals)} episodes")
+    return 0
+
+
+def _list_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = "List what can be chosen."
+    parser.add_argument("what", choices=("presets", "envs", "methods"))
+    parser.set_defaults(run=_list)
+
+
+def _list(options: argparse.Namespace) -> int:
+    if options.what == "methods":
+        lines = [f"{name:8s} {text}" for name, text in METHODS.items()]
+    elif options.what == "presets":
+        lines = [f"{name:8s} {_changes(changes)}" for name, changes in PRESETS.items()]
+    else:
+        lines = [
+            f"{name}-{version:5s} obs {task.obs_size:2d}  action {task.action_size:2d}  steps {task.budget}"
+            f"  warm-up {task.warmup_steps}  horizon {task.horizon.shortest} to {task.horizon.longest}"
+            for name, task in TASKS.items()
+            for version in task.versions
+        ]
+    print("\n".join(lines))
+    return 0
+
+
+def _changes(changes: dict[str, Any]) -> str:
+    return ", ".join(f"{name} = {_shown(value)}" for name, value in changes.items()) or "the defaults, nothing changed"
+
+
+def _bench_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Measure each phase on Hopper sizes against the machine's own float32 matmul peak."
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    parser.add_argument("--threads", metavar="N", help="cores to use (default: all)")
+    parser.set_defaults(run=_bench)
+
+
+def _bench(options: argparse.Namespace) -> int:
+    threads = prepare(_whole("threads", options.threads))
+
+    from pdml.bench import measure, table
+
+    result = measure(threads)
+    print(json.dumps(result) if options.json else table(result))
+    return 0
+
+
+def _whole(name: str, text: str | None, least: int = 1) -> int | None:
+    """Read a whole number of a command's own option."""
+    if text is None:
+        return None
+    if not text.removeprefix("-").isdigit() or int(text) < least:
+        raise UserError(f"{name} = '{text}': must be a whole number, at least {least}")
+    return int(text)

@@ -1,0 +1,184 @@
+r"""The historical policy sequence: a snapshot of the actor for each block, and its shift from the current policy.
+
+Line 4 of Algorithm 2 and the estimate of $\xi_{\pi_i}$ [Wang et al. 2023, Sec. 4.1].
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float32, Int
+
+from pdml.nets import Mlp, gaussian
+from pdml.randomness import Purpose, generator
+
+EVALUATED_ROWS = 64
+"""States a call of the actor. One compiled shape for all, so that recomputed outputs have the same bits."""
+
+COMPARED_POLICIES = 16
+"""Snapshots a call of the divergence."""
+
+
+def double_kl(
+    mean: Float[Array, "*b a"],
+    log_std: Float[Array, "*b a"],
+    other_mean: Float[Array, "*k a"],
+    other_log_std: Float[Array, "*k a"],
+) -> Float[Array, "*k"]:
+    r"""$2\,\mathrm{KL}(\pi_c \| \pi_i) = \sum_d e^{2\Delta} - 1 - 2\Delta + (\mu_c-\mu_i)^2/\sigma_i^2$.
+
+    With $\Delta = \ln\sigma_c - \ln\sigma_i$: no determinant, no cancellation. Squashing by tanh changes nothing.
+
+    Departs from the paper, whose printed expression mixes the two directions, and from its released code, which
+    puts the standard deviation in the place of the covariance.
+    """
+    delta = log_std - other_log_std
+    distance = (mean - other_mean) * jnp.exp(-other_log_std)
+    return (jnp.expm1(2.0 * delta) - 2.0 * delta + jnp.square(distance)).sum(axis=-1)
+
+
+def pinsker_shift(
+    current: Float[Array, "states two_a"], others: Float[Array, "policies states two_a"], count: Int[Array, ""]
+) -> Float[Array, " policies"]:
+    r"""$\xi_i = \mathbb{E}_s \sqrt{\mathrm{KL}/2}$, Pinsker's bound of the total variation, over `count` states."""
+    mean, log_std = jnp.split(current[None], 2, axis=-1)
+    other_mean, other_log_std = jnp.split(others, 2, axis=-1)
+    twice = double_kl(mean, log_std, other_mean, other_log_std)
+    bound = 0.5 * jnp.sqrt(jnp.maximum(twice, 0.0))
+    filled = jnp.arange(bound.shape[-1]) < count
+    return jnp.where(filled[None], bound, 0.0).sum(axis=-1) / count.astype(bound.dtype)
+
+
+def _outputs(actor: Mlp, obs: Float[Array, "rows obs"]) -> Float[Array, "rows two_a"]:
+    """Return mean and log standard deviation side by side."""
+    return jnp.concatenate(gaussian(actor, obs), axis=-1)
+
+
+class History:
+    r"""Snapshots $p_0, p_1, \dots$ of the actor, where $p_j$ closed block j.
+
+    Shifts are estimated on a uniform reservoir over all states collected. Neither old snapshots nor old states
+    change, so their outputs are kept: a block costs the new snapshot on the reservoir and the old snapshots on
+    the few states that were replaced.
+    """
+
+    def __init__(self, actor: Mlp, obs_size: int, reservoir: int, seed: int):
+        self._flatten, unflatten = _flat(actor)
+        self._evaluate = jax.jit(lambda flat, obs: _outputs(unflatten(flat), obs))
+        self._shift = jax.jit(pinsker_shift)
+        self._seed = seed
+        self.count = 0
+        self._snapshots = np.zeros((1, len(self._flatten(actor))), np.float32)
+        self._states = np.zeros((reservoir, obs_size), np.float32)
+        self._seen = 0
+        """States offered to the reservoir."""
+        self._outputs = np.zeros((0, 0, 0), np.float32)
+        """Kept outputs, [snapshot, state, 2 x action]; as many snapshots as have been compared."""
+        self._num_outputs = 0
+
+    def push(self, actor: Mlp) -> None:
+        """Append a copy of the current actor (line 4)."""
+        self._snapshots = _grown(self._snapshots, self.count + 1)
+        self._snapshots[self.count] = self._flatten(actor)
+        self.count += 1
+
+    def snapshot(self, index: int) -> Float32[np.ndarray, " parameters"]:
+        """Return the flat parameters of a snapshot."""
+        return self._snapshots[index].copy()
+
+    def shifts(self, obs: Float32[np.ndarray, "n obs"], total: int) -> Float32[np.ndarray, " snapshots"]:
+        r"""Return $\xi$ of every snapshot against the newest one.
+
+        Args:
+            obs: States collected, newest last; those not seen before are offered to the reservoir.
+            total: How many states have been collected in all.
+        """
+        replaced = self._offer(obs, total)
+        size = min(self._seen, len(self._states))
+        self._update_outputs(replaced, size)
+        current = self._outputs[self.count - 1].copy()
+        result = np.zeros(self.count, np.float32)
+        for first in range(0, self.count, COMPARED_POLICIES):
+            last = min(first + COMPARED_POLICIES, self.count)
+            others = np.zeros((COMPARED_POLICIES, *current.shape), np.float32)
+            others[: last - first] = self._outputs[first:last]
+            result[first:last] = np.asarray(self._shift(current, others, np.int32(size)))[: last - first]
+        return result
+
+    def _offer(self, obs: np.ndarray, total: int) -> np.ndarray:
+        """Offer the unseen states to the reservoir (Vitter's algorithm R); return the slots that changed."""
+        new = min(total - self._seen, len(obs))
+        number = np.arange(total - new, total)
+        capacity = len(self._states)
+        drawn = generator(self._seed, Purpose.RESERVOIR, total).random(new)
+        slot = np.where(number < capacity, number, (drawn * (number + 1)).astype(np.int64))
+        taken = slot < capacity
+        # Later states win a slot, as when offered one by one: numpy assigns in order.
+        self._states[slot[taken]] = obs[len(obs) - new :][taken]
+        self._seen = total
+        return np.unique(slot[taken])
+
+    def _update_outputs(self, replaced: np.ndarray, size: int) -> None:
+        """Evaluate old snapshots on the replaced states and new snapshots on all."""
+        shape = (len(self._states), 2 * self._action_size())
+        if self._num_outputs == 0:
+            self._outputs = np.zeros((1, *shape), np.float32)
+        self._outputs = _grown(self._outputs, self.count)
+        old = self._num_outputs
+        for index in range(self.count):
+            slots = replaced if index < old else np.arange(size)
+            flat = self._snapshots[index]
+            for first in range(0, len(slots), EVALUATED_ROWS):
+                part = slots[first : first + EVALUATED_ROWS]
+                padded = np.zeros((EVALUATED_ROWS, self._states.shape[1]), np.float32)
+                padded[: len(part)] = self._states[part]
+                self._outputs[index, part] = np.asarray(self._evaluate(flat, padded))[: len(part)]
+        self._num_outputs = self.count
+
+    def _action_size(self) -> int:
+        rows = np.zeros((EVALUATED_ROWS, self._states.shape[1]), np.float32)
+        return jax.eval_shape(self._evaluate, self._snapshots[0], rows).shape[-1] // 2
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all that `restore` needs; outputs are kept too, so that nothing is recomputed."""
+        return {
+            "snapshots": self._snapshots[: self.count].copy(),
+            "states": self._states.copy(),
+            "outputs": self._outputs[: self._num_outputs].copy(),
+            "seen": np.array([self._seen]),
+        }
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Take over what `arrays` returned."""
+        self._snapshots = arrays["snapshots"].copy()
+        self.count = len(self._snapshots)
+        self._states = arrays["states"].copy()
+        self._outputs = arrays["outputs"].copy()
+        self._num_outputs = len(self._outputs)
+        self._seen = int(arrays["seen"][0])
+
+
+def _grown(array: np.ndarray, count: int) -> np.ndarray:
+    """Return the array with room for `count` entries, doubling when it must grow."""
+    if count <= len(array):
+        return array
+    grown = np.zeros((max(count, 2 * len(array)), *array.shape[1:]), array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+def _flat(actor: Mlp) -> tuple[Callable[[Mlp], np.ndarray], Callable[[Array], Mlp]]:
+    """Return how to lay an actor's parameters in one vector, and how to take them out again."""
+    leaves, structure = jax.tree.flatten(actor)
+    shapes = [leaf.shape for leaf in leaves]
+    cuts = np.cumsum([leaf.size for leaf in leaves])[:-1].tolist()
+
+    def flatten(tree: Mlp) -> np.ndarray:
+        return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(tree)])
+
+    def unflatten(flat: Array) -> Mlp:
+        parts = jnp.split(flat, cuts)
+        return jax.tree.unflatten(structure, [part.reshape(s) for part, s in zip(parts, shapes, strict=True)])
+
+    return flatten, unflatten

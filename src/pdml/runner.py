@@ -1,0 +1,172 @@
+"""A run from a configuration to a finished directory, and the evaluation of a finished one."""
+
+import traceback
+from pathlib import Path
+
+import gymnasium
+import jax
+import numpy as np
+from tensorboardX import SummaryWriter
+
+from pdml import checkpoint, rundir
+from pdml.algorithm import Parts, TrainState, init, train, wire
+from pdml.config import Config, read_config
+from pdml.envs import make_env
+from pdml.evaluation import EpisodeResult, evaluate
+from pdml.progress import Watcher
+from pdml.randomness import Purpose, key
+from pdml.tasks import find_task
+from pdml.termination import RULES
+from pdml.timing import Stopwatch
+from pdml.transition import Layout
+from pdml.tree import flatten, unflatten
+
+
+def layout_of(config: Config) -> Layout:
+    """Return the sizes of a configuration's environment."""
+    task = find_task(config.env)
+    return Layout(task.obs_size, task.action_size)
+
+
+def build(config: Config) -> tuple[gymnasium.Env, Layout, Parts]:
+    """Make the training environment and wire the method."""
+    layout = layout_of(config)
+    rule = RULES[config.env.rpartition("-")[0]]
+    return make_env(config.env), layout, wire(config, layout, rule)
+
+
+class Recorder:
+    """Called after every step: writes a row a block, evaluates, archives."""
+
+    def __init__(self, path: Path, config: Config, parts: Parts, clock: Stopwatch):
+        self._path, self._config, self._parts, self._clock = path, config, parts, clock
+        self._progress = rundir.Table(path / "progress.csv")
+        self._evaluations = rundir.Table(path / "evaluations.csv")
+        self._timing = rundir.Table(path / "timing.csv")
+        self._board = SummaryWriter(str(path), flush_secs=30)
+        self._watcher = Watcher(config.steps, config.warmup_steps)
+        self._envs = [make_env(config.env) for _ in range(config.eval_episodes)]
+        self._mode = jax.jit(parts.recipe.agent.mode)
+        self._last = clock.total()
+
+    def __call__(self, state: TrainState) -> None:
+        """Record what this step calls for."""
+        learned = state.step - self._config.warmup_steps
+        results = []
+        if learned > 0 and state.step % self._config.eval_every == 0:
+            results = self._evaluate(state)
+        if learned > 0 and learned % self._config.model_every == 0:
+            self._write(state)
+        if results:
+            self._watcher.evaluation(state.step, results, self._clock.total())
+        if state.step in self._config.archive_at:
+            archive(state, self._path / "archive" / f"step_{state.step:08d}.safetensors")
+        self._watcher.step(state.step)
+
+    def _evaluate(self, state: TrainState) -> list[EpisodeResult]:
+        """Evaluate the deterministic policy, or report the training episodes of late."""
+        save_policy(state, self._path / "policy.safetensors")
+        if self._envs:
+            with self._clock("evaluate"):
+                results = evaluate(
+                    self._envs,
+                    lambda obs, time: np.asarray(self._mode(state.agent.actor, obs)),
+                    self._config.seed,
+                    state.step,
+                )
+            state.evaluation_steps += sum(result.length for result in results)
+        else:
+            results = [EpisodeResult(*finished) for finished in state.recent]
+        state.recent = []
+        if results:
+            state.log.evaluated = float(np.mean([result.total for result in results]))
+        for i, result in enumerate(results):
+            self._evaluations.add({"step": state.step, "episode": i, "return": result.total, "length": result.length})
+        return results
+
+    def _write(self, state: TrainState) -> None:
+        """Write the row of a block."""
+        finished = [total for total, _ in state.log.finished]
+        row = {
+            "step": state.step,
+            "steps_after_warmup": state.step - self._config.warmup_steps,
+            "evaluation_steps": state.evaluation_steps,
+            "train/episodes": len(finished),
+            "train/return": float(np.mean(finished)) if finished else float("nan"),
+            "eval/return": state.log.evaluated,
+        }
+        row |= state.log.metrics
+        row |= {name: total / self._config.model_every for name, total in state.log.sums.items()}
+        self._progress.add(row)
+        seconds = {name: round(value, 3) for name, value in self._clock.seconds.items()}
+        now = self._clock.total()
+        rate = self._config.model_every / max(now - self._last, 1e-9)
+        self._last = now
+        self._timing.add({"step": state.step, "seconds": round(now, 3), "steps_per_second": round(rate, 3), **seconds})
+        for name, value in row.items():
+            if "/" in name and np.isfinite(value):
+                self._board.add_scalar(name, value, state.step)
+        self._board.add_scalar("time/steps_per_second", rate, state.step)
+        self._watcher.block(state.step, state.log.metrics["model/holdout_error"], rate)
+
+    def close(self) -> None:
+        """Flush and let go."""
+        self._watcher.close()
+        self._board.close()
+        for env in self._envs:
+            env.close()
+
+
+def run(config: Config, path: Path, threads: int, command: str) -> TrainState:
+    """Train from the first step to the last and leave a complete directory."""
+    env, layout, parts = build(config)
+    rundir.create(path, config, threads, command)
+    clock = Stopwatch()
+    recorder = Recorder(path, config, parts, clock)
+    try:
+        state = train(init(config, layout, parts, env), env, parts, config, clock, recorder)
+        save_policy(state, path / "policy.safetensors")
+        checkpoint.save(state, config, path / "checkpoints" / f"step_{state.step:08d}.safetensors")
+        (path / "DONE").write_text(f"{state.step}\n")
+    except BaseException:
+        (path / "error.txt").write_text(traceback.format_exc())
+        raise
+    finally:
+        recorder.close()
+        env.close()
+    return state
+
+
+def save_policy(state: TrainState, path: Path) -> None:
+    """Write the actor alone."""
+    checkpoint.write_arrays(path, flatten(state.agent.actor, "actor"), {"step": state.step})
+
+
+def archive(state: TrainState, path: Path) -> None:
+    """Keep the model and the actor of a step."""
+    path.parent.mkdir(exist_ok=True)
+    arrays = flatten(state.agent.actor, "actor") | flatten(state.model, "model")
+    checkpoint.write_arrays(path, arrays, {"step": state.step})
+
+
+def evaluate_run(path: Path, episodes: int, stochastic: bool, seed: int | None) -> tuple[int, list[EpisodeResult]]:
+    """Evaluate the policy of a run in fresh environments; return the policy's step and the episodes."""
+    config = read_config(rundir.require(path) / "config.json")
+    seed = config.seed if seed is None else seed
+    arrays, note = checkpoint.read_arrays(path / "policy.safetensors")
+    env, _, parts = build(config)
+    env.close()
+    agent = parts.recipe.agent
+    actor = unflatten(agent.init(key(0, Purpose.AGENT_INIT)).actor, arrays, "actor")
+    mode, sample = jax.jit(agent.mode), jax.jit(agent.sample)
+
+    def policy(obs: np.ndarray, time: int) -> np.ndarray:
+        if stochastic:
+            return np.asarray(sample(actor, obs, key(seed, Purpose.EVALUATION_ACT, time)))
+        return np.asarray(mode(actor, obs))
+
+    envs = [make_env(config.env) for _ in range(episodes)]
+    results = evaluate(envs, policy, seed, note["step"])
+    for env in envs:
+        env.close()
+    return note["step"], results

@@ -1,0 +1,39 @@
+"""The one weighted sampler: draws rows with replacement in proportion to their weights."""
+
+import numpy as np
+from jaxtyping import Float, Float64, Int
+
+
+class Sampler:
+    """Draws from rows ∝ weight, exactly to float64, at the cost of the number of *distinct* neighbours.
+
+    Neighbouring rows of equal weight form a run (a block of one policy, or all rows when weights are uniform).
+    A draw picks the run by its total weight and, with what remains of the same number, the row inside it.
+
+    Args:
+        rows: Row numbers that may be drawn.
+        weights: Weight of each of them, not negative, not all zero.
+    """
+
+    def __init__(self, rows: Int[np.ndarray, " n"], weights: Float[np.ndarray, " n"]):
+        if not np.isfinite(weights).all() or (weights < 0).any() or weights.sum() <= 0:
+            raise ValueError("weights must be finite, not negative and not all zero")
+        first = np.flatnonzero(np.concatenate([[True], weights[1:] != weights[:-1]]))
+        length = np.diff(np.append(first, len(weights)))
+        keep = weights[first] > 0
+        self._rows = rows
+        self._first, self._length = first[keep], length[keep]
+        self._weight = weights[self._first].astype(np.float64)
+        self._end = np.cumsum(self._weight * self._length)
+
+    def draw(self, shape: tuple[int, ...], generator: np.random.Generator) -> Int[np.ndarray, "..."]:
+        """Draw row numbers."""
+        return self.rows_at(generator.random(shape))
+
+    def rows_at(self, unit: Float64[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
+        """Return the rows whose share of [0, 1) holds the given numbers."""
+        u = unit * self._end[-1]
+        run = np.minimum(np.searchsorted(self._end, u, side="right"), len(self._end) - 1)
+        begin = self._end[run] - self._weight[run] * self._length[run]
+        inside = ((u - begin) / self._weight[run]).astype(np.int64)
+        return self._rows[self._first[run] + np.clip(inside, 0, self._length[run] - 1)]

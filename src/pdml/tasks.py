@@ -1,0 +1,104 @@
+"""What is known beforehand about each benchmark environment, without importing JAX or MuJoCo.
+
+Sources: [Wang et al. 2023, Appendix], [Janner et al. 2019]. The paper prints its rollout-length table in the order
+length, length, epoch, epoch although its text says otherwise; the values here are read that way.
+"""
+
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from pdml.errors import UserError
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """Imagined branches grow linearly from `shortest` to `longest` between two epochs of 1000 steps."""
+
+    first_epoch: int = 0
+    last_epoch: int = 1
+    shortest: int = 1
+    longest: int = 1
+
+
+@dataclass(frozen=True)
+class Task:
+    """One family of environments (all its versions) and the settings that belong to it."""
+
+    obs_size: int
+    action_size: int
+    target_entropy: float
+    budget: int
+    """Real steps in all, warm-up included: the length of the paper's curves plus the warm-up."""
+    horizon: Horizon = Horizon()
+    warmup_steps: int = 5000
+    rollout_batch: int = 100_000
+    versions: tuple[str, ...] = ("v5", "v4")
+    kwargs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Constructor flags by version."""
+    keep: dict[str, int] = field(default_factory=dict)
+    """By version: how many leading entries of the observation are kept, where no flag does it."""
+
+
+_HUMANOID_FLAGS = {
+    "include_cinert_in_observation": False,
+    "include_cvel_in_observation": False,
+    "include_qfrc_actuator_in_observation": False,
+    "include_cfrc_ext_in_observation": False,
+}
+
+TASKS: dict[str, Task] = {
+    "Hopper": Task(11, 3, -1.0, 125_000, Horizon(20, 100, 1, 15)),
+    "Walker2d": Task(17, 6, -3.0, 205_000),
+    "HalfCheetah": Task(17, 6, -3.0, 205_000),
+    "Ant": Task(
+        27,
+        8,
+        -4.0,
+        205_000,
+        Horizon(20, 100, 1, 25),
+        kwargs={"v5": {"include_cfrc_ext_in_observation": False}},
+    ),
+    "Humanoid": Task(45, 17, -2.0, 305_000, Horizon(20, 300, 1, 25), kwargs={"v5": _HUMANOID_FLAGS}, keep={"v4": 45}),
+    "Pusher": Task(23, 7, -3.5, 35_000, versions=("v5",)),
+    "InvertedPendulum": Task(4, 1, -0.5, 3_000, warmup_steps=500, rollout_batch=10_000),
+}
+
+
+def env_ids() -> list[str]:
+    """Return every environment id that has a termination rule and settings."""
+    return [f"{name}-{version}" for name, task in TASKS.items() for version in task.versions]
+
+
+def find_task(env_id: str) -> Task:
+    """Return the task of an environment id, or say what is wrong with the id."""
+    name, _, version = env_id.rpartition("-")
+    if name in TASKS and version in TASKS[name].versions:
+        return TASKS[name]
+    if env_id == "Pusher-v4":
+        raise UserError("env = 'Pusher-v4': it needs mujoco < 3, which this package does not use; take Pusher-v5")
+    raise UserError(_why_unknown(env_id))
+
+
+def _why_unknown(env_id: str) -> str:
+    """Say why an id is refused: its spaces, a missing termination rule, or a name that does not exist."""
+    import gymnasium  # only on the way to an error: the registry knows names and spaces that we do not
+
+    known = ", ".join(env_ids())
+    if env_id not in gymnasium.registry:
+        near = get_close_matches(env_id, env_ids(), n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {known}"
+        return f"env = '{env_id}': no such environment; {hint}"
+    try:
+        env = gymnasium.make(env_id)
+    except Exception as error:
+        return f"env = '{env_id}': Gymnasium cannot make it ({str(error).splitlines()[0]}); known: {known}"
+    spaces = {"action": env.action_space, "observation": env.observation_space}
+    env.close()
+    for what, space in spaces.items():
+        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+            return (
+                f"env = '{env_id}': its {what} space is {type(space).__name__}{getattr(space, 'shape', '')}, "
+                "only Box spaces of one dimension are supported"
+            )
+    return f"env = '{env_id}': no termination rule is known for it; known: {known}"

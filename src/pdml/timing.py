@@ -1,0 +1,28 @@
+"""Wall-clock by phase. Kept apart from everything that must be the same in every run of a seed."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PHASES = ("collect", "weigh", "fit", "imagine", "improve", "evaluate")
+
+
+class Stopwatch:
+    """Adds up the seconds spent in each phase, on a clock that never jumps."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+        self._start = time.monotonic()
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Count the time spent inside."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += time.monotonic() - start
+
+    def total(self) -> float:
+        """Return the seconds since the beginning."""
+        return time.monotonic() - self._start

@@ -1,0 +1,60 @@
+"""One step of experience, and its packed form: a row of float32.
+
+Real and imagined rows have the same layout, so a minibatch is one gather.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+class Transition(NamedTuple):
+    """Fields of one or many steps; `terminated` is 1 where the environment ended by itself, never at a time limit."""
+
+    obs: Float[Array, "*b obs"]
+    action: Float[Array, "*b action"]
+    reward: Float[Array, "*b"]
+    next_obs: Float[Array, "*b obs"]
+    terminated: Float[Array, "*b"]
+
+
+class Layout(NamedTuple):
+    """Where the fields stand in a row: obs, action, reward, next_obs, terminated."""
+
+    obs_size: int
+    action_size: int
+
+    @property
+    def width(self) -> int:
+        """Numbers a row."""
+        return 2 * self.obs_size + self.action_size + 2
+
+    def inputs(self, rows: np.ndarray) -> np.ndarray:
+        """Return [obs, action], what the model sees."""
+        return rows[:, : self.obs_size + self.action_size]
+
+    def targets(self, rows: np.ndarray) -> np.ndarray:
+        """Return [reward, next_obs - obs], what the model predicts."""
+        start = self.obs_size + self.action_size
+        delta = rows[:, start + 1 : -1] - rows[:, : self.obs_size]
+        return np.concatenate([rows[:, start : start + 1], delta], axis=1)
+
+    def unpack(self, rows: Float[Array, "*b width"]) -> Transition:
+        """Split rows into fields."""
+        action = self.obs_size + self.action_size
+        return Transition(
+            obs=rows[..., : self.obs_size],
+            action=rows[..., self.obs_size : action],
+            reward=rows[..., action],
+            next_obs=rows[..., action + 1 : -1],
+            terminated=rows[..., -1],
+        )
+
+
+def pack(step: Transition) -> Float[Array, "*b width"]:
+    """Join the fields of device arrays into rows."""
+    return jnp.concatenate(
+        [step.obs, step.action, step.reward[..., None], step.next_obs, step.terminated[..., None]], axis=-1
+    )

@@ -1,0 +1,48 @@
+import os
+
+worker = os.environ.get("PYTEST_XDIST_WORKER")
+if worker is not None and hasattr(os, "sched_setaffinity"):  # one core a worker: twice as fast as sharing both
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+
+from jaxtyping import install_import_hook
+
+with install_import_hook("pdml", "beartype.beartype"):
+    import pdml  # noqa: F401
+    import pdml.runner  # noqa: F401
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+from pdml.config import Config, change, defaults
+
+TINY = {
+    "steps": 160,
+    "warmup_steps": 60,
+    "model_every": 20,
+    "epoch_steps": 40,
+    "updates_per_step": 2,
+    "batch_size": 32,
+    "eval_every": 40,
+    "eval_episodes": 2,
+    "agent.hidden_sizes": (16, 16),
+    "dynamics.num_members": 3,
+    "dynamics.num_elites": 2,
+    "dynamics.hidden_sizes": (16, 16),
+    "dynamics.weight_decay": (1e-5, 1e-5, 1e-5),
+    "dynamics.batch_size": 32,
+    "dynamics.max_epochs": 4,
+    "rollouts.batch": 40,
+    "mixture.first_block": 2,
+    "mixture.reservoir": 96,
+}
+
+
+@pytest.fixture
+def tiny() -> Config:
+    """A run that takes a second and still passes through every part."""
+    return change(defaults("InvertedPendulum-v5"), TINY)

@@ -1,0 +1,114 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from pdml.history import History, double_kl, pinsker_shift
+from pdml.nets import gaussian, init_xavier
+from scipy import integrate, stats
+
+
+def actor_of(seed, scale=1.0):
+    return jax.tree.map(lambda leaf: scale * leaf, init_xavier(jax.random.key(seed), (3, 8, 4)))
+
+
+def direct_shift(current, other, states):
+    """The definition, in float64 and without any caching."""
+    (m, s), (n, t) = (tuple(np.asarray(x, np.float64) for x in gaussian(a, jnp.asarray(states))) for a in (current, other))
+    kl = (t - s + (np.exp(2 * s) + (m - n) ** 2) / (2 * np.exp(2 * t)) - 0.5).sum(axis=1)
+    return np.sqrt(np.maximum(kl, 0) / 2).mean()
+
+
+@pytest.mark.parametrize(("m", "s", "n", "t"), [(0.0, 0.1, 0.3, -0.2), (1.0, -2.0, 0.9, -1.5), (-2.0, 0.5, 2.0, 0.5)])
+def test_kl_is_that_of_the_integral_and_pinsker_bounds_the_total_variation(m, s, n, t):
+    p, q = stats.norm(m, np.exp(s)), stats.norm(n, np.exp(t))
+    ends = (m - 12 * np.exp(s), m + 12 * np.exp(s))
+    kl, _ = integrate.quad(lambda x: p.pdf(x) * (p.logpdf(x) - q.logpdf(x)), *ends, limit=200)
+    found = float(double_kl(*(jnp.full((1, 1), v) for v in (m, s, n, t)))[0]) / 2
+    assert found == pytest.approx(kl, rel=1e-5, abs=1e-5)
+    low, high = min(m, n) - 30, max(m, n) + 30
+    tv, _ = integrate.quad(lambda x: 0.5 * abs(p.pdf(x) - q.pdf(x)), low, high, points=[m, n], limit=500)
+    assert np.sqrt(found / 2) >= tv - 1e-6
+
+
+def test_kl_of_17_narrow_dimensions_does_not_underflow():
+    small = jnp.full((1, 17), -15.0)
+    assert float(double_kl(jnp.zeros((1, 17)), small, jnp.zeros((1, 17)), small)[0]) == 0.0
+    apart = double_kl(jnp.zeros((1, 17)), small, jnp.full((1, 17), 1e-6), small)
+    assert np.isfinite(np.asarray(apart)).all()
+    assert float(apart[0]) > 0
+
+
+def test_states_beyond_the_count_do_not_enter():
+    drawn = np.random.default_rng(0).standard_normal((2, 10, 4)).astype(np.float32)
+    whole = pinsker_shift(jnp.asarray(drawn[0, :6]), jnp.asarray(drawn[1:, :6]), jnp.asarray(6))
+    padded = pinsker_shift(jnp.asarray(drawn[0]), jnp.asarray(drawn[1:]), jnp.asarray(6))
+    np.testing.assert_allclose(np.asarray(whole), np.asarray(padded), rtol=1e-6)
+
+
+def test_kept_outputs_give_the_shifts_of_the_definition():
+    drawn = np.random.default_rng(0)
+    obs = drawn.standard_normal((900, 3)).astype(np.float32)
+    actors = [actor_of(i, 1 + 0.1 * i) for i in range(8)]
+    history = History(actors[0], 3, reservoir=150, seed=3)
+    for i, actor in enumerate(actors):
+        history.push(actor)
+        total = 100 * (i + 1)
+        found = history.shifts(obs[:total], total)
+        states = history.arrays()["states"][: min(total, 150)]
+        expected = [direct_shift(actor, other, states) for other in actors[: i + 1]]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        assert found[-1] == 0.0
+
+
+def test_reservoir_is_a_uniform_sample_of_all_states():
+    hits = np.zeros(500)
+    for seed in range(60):
+        history = _reservoir(seed)
+        hits[history.arrays()["states"][:, 0].astype(int)] += 1
+    early, late = hits[:250].sum(), hits[250:].sum()
+    assert early + late == 60 * 50
+    assert abs(early - late) < 3 * np.sqrt(60 * 50)
+    assert hits.max() <= 20  # 6 expected, each at most once a seed
+
+
+def _reservoir(seed):
+    actor = init_xavier(jax.random.key(0), (1, 4, 2))
+    history = History(actor, 1, reservoir=50, seed=seed)
+    states = np.arange(500, dtype=np.float32)[:, None]
+    for total in (120, 250, 500):
+        history.push(actor)
+        history.shifts(states[:total], total)
+    return history
+
+
+def test_identical_policies_have_no_shift_and_hundreds_work():
+    actor = actor_of(0)
+    history = History(actor, 3, reservoir=40, seed=0)
+    for _ in range(300):
+        history.push(actor)
+    shifts = history.shifts(np.random.default_rng(0).standard_normal((60, 3)).astype(np.float32), 60)
+    assert shifts.shape == (300,)
+    assert not shifts.any()
+
+
+def test_snapshots_are_copies():
+    actor = actor_of(0)
+    history = History(actor, 3, reservoir=40, seed=0)
+    history.push(actor)
+    before = history.snapshot(0)
+    donate = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1.0, tree), donate_argnums=0)
+    donate(actor)
+    assert np.array_equal(history.snapshot(0), before)
+
+
+def test_restored_history_goes_on_with_the_same_bits():
+    obs = np.random.default_rng(0).standard_normal((400, 3)).astype(np.float32)
+    first = History(actor_of(0), 3, reservoir=64, seed=1)
+    for i in range(5):
+        first.push(actor_of(i))
+        first.shifts(obs[: 60 * (i + 1)], 60 * (i + 1))
+    second = History(actor_of(0), 3, reservoir=64, seed=1)
+    second.restore(first.arrays())
+    for history in (first, second):
+        history.push(actor_of(9))
+    assert np.array_equal(first.shifts(obs, 400), second.shifts(obs, 400))

@@ -1,0 +1,168 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pdml.config import change, defaults
+from pdml.dynamics import Bounds, ModelState, Network, Normaliser
+from pdml.imagination import Imagined, append, branched, compact, empty, horizon, resize, sizes
+from pdml.nets import Layer
+from pdml.transition import Layout, Transition
+
+PHYSICAL = 24
+write = jax.jit(append)
+change_capacity = jax.jit(resize)
+
+
+def ring_of(capacity):
+    zero = jnp.asarray(0, jnp.int32)
+    return Imagined(jnp.zeros((PHYSICAL, 1)), jnp.asarray(capacity, jnp.int32), zero, zero)
+
+
+def newest(ring):
+    """Rows of a ring, oldest first."""
+    capacity, position, size = int(ring.capacity), int(ring.position), int(ring.size)
+    slots = (position - size + np.arange(size)) % capacity
+    return np.asarray(ring.rows)[slots, 0].tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(6, PHYSICAL), st.lists(st.integers(0, 6), max_size=12), st.integers(6, PHYSICAL))
+def test_ring_keeps_the_newest_rows_in_order_through_wraps_and_a_change_of_capacity(capacity, counts, later):
+    ring, written = ring_of(capacity), []
+    for i, count in enumerate(counts):
+        if i == len(counts) // 2:
+            ring = change_capacity(ring, jnp.asarray(later, jnp.int32))
+            written, capacity = written[-min(capacity, later) :], later
+        rows = np.arange(6, dtype=np.float32)[:, None] + 10 * i + 1
+        ring = write(ring, jnp.asarray(rows), jnp.asarray(count, jnp.int32))
+        written = (written + rows[:count, 0].tolist())[-capacity:]
+        assert newest(ring) == written
+
+
+def test_compaction_keeps_order():
+    rows = jnp.arange(5.0)[:, None]
+    kept = compact(rows, jnp.array([False, True, False, True, True]))
+    assert np.asarray(kept)[:3, 0].tolist() == [1, 3, 4]
+
+
+def test_horizon_follows_the_schedule():
+    hopper = defaults("Hopper-v5").rollouts
+    assert [horizon(hopper, e) for e in (0, 20, 25, 26, 60, 100, 200)] == [1, 1, 1, 2, 8, 15, 15]
+    humanoid = defaults("Humanoid-v5").rollouts
+    assert [horizon(humanoid, e) for e in (0, 20, 300, 400)] == [1, 1, 25, 25]
+    assert {horizon(defaults("Walker2d-v5").rollouts, e) for e in range(200)} == {1}
+
+
+def test_ring_holds_an_epoch_of_calls_and_every_depth_when_capped():
+    config = defaults("Hopper-v5")
+    assert sizes(config, 1) == (400_000, 100_000)
+    assert sizes(config, 2) == (800_000, 100_000)
+    for length in (3, 8, 15):
+        capacity, branches = sizes(config, length)
+        assert capacity == 1_000_000
+        assert 0.99e6 < 4 * length * branches <= 1e6
+    assert empty(config, Layout(11, 3)).rows.shape == (1_000_000, 27)
+    short = change(config, {"steps": 30_000})
+    assert empty(short, Layout(11, 3)).rows.shape == (400_000, 27)
+
+
+LAYOUT = Layout(1, 1)
+
+
+def unpacked(rows):
+    return Transition(*(np.asarray(field) for field in LAYOUT.unpack(rows)))
+
+
+def constant_model(changes, elites, reward=0.0):
+    """A model whose member i adds changes[i] to the state, without noise."""
+    members = tuple((Layer(jnp.zeros((2, 4)), jnp.array([reward, c, -50.0, -50.0])),) for c in changes)
+    bounds = Bounds(jnp.full((2,), 0.5), jnp.full((2,), -40.0))
+    network = Network(members, bounds)
+    return ModelState(network, (), Normaliser(jnp.zeros((2,)), jnp.ones((2,))), jnp.asarray(elites, jnp.int32))
+
+
+def imagine(changes, elites, starts, length, terminated=lambda obs: jnp.zeros(len(obs), bool), num=None, batch=None):
+    batch = batch or len(starts)
+    config = change(
+        defaults("Hopper-v5"),
+        {"rollouts.batch": batch, "dynamics.num_elites": len(elites), "dynamics.num_members": len(changes)},
+    )
+    run = jax.jit(branched(config, LAYOUT, lambda actor, obs, key: 0.0 * obs, terminated))
+    ring = Imagined(jnp.zeros((4 * 4096, LAYOUT.width)), jnp.asarray(4 * 4096, jnp.int32), *[jnp.asarray(0, jnp.int32)] * 2)
+    padded = np.zeros((batch, 1), np.float32)
+    padded[: len(starts), 0] = starts
+    model = constant_model(changes, elites)
+    actor = (Layer(jnp.zeros((1, 2)), jnp.zeros((2,))),)
+    count = jnp.asarray(len(starts) if num is None else num, jnp.int32)
+    ring, stats = run(model, actor, ring, jnp.asarray(padded), count, jnp.asarray(length, jnp.int32), jax.random.key(5))
+    return unpacked(ring.rows[: int(ring.size)]), stats
+
+
+def test_elites_step_equal_shares_of_the_rows_and_others_none():
+    changes = [1.0, 100.0, 2.0, 100.0, 3.0]
+    steps, stats = imagine(changes, [4, 0, 2], np.zeros(300), 1)
+    moved, count = np.unique(steps.next_obs[:, 0], return_counts=True)
+    assert moved.tolist() == [1.0, 2.0, 3.0]
+    assert count.tolist() == [100, 100, 100]
+    assert int(stats.steps) == 300
+
+
+def test_groups_are_dealt_anew_at_every_depth():
+    steps, _ = imagine([0.0, 1.0], [0, 1], np.zeros(1000), 2)
+    end = steps.next_obs[1000:, 0]
+    # With new groups a branch meets the same member twice half of the time; with fixed groups always.
+    assert 0.4 < np.mean(end == 1.0) < 0.6
+
+
+def test_every_depth_is_represented_and_branches_continue_where_they_were():
+    steps, _ = imagine([1.0], [0], np.arange(200) * 100.0, 3)
+    for depth in range(3):
+        rows = slice(200 * depth, 200 * (depth + 1))
+        assert np.array_equal(np.sort(steps.obs[rows, 0]), np.arange(200) * 100.0 + depth)
+    np.testing.assert_allclose(steps.next_obs - steps.obs, 1.0, atol=1e-3)
+
+
+def test_the_terminating_row_is_stored_and_nothing_after_it():
+    steps, stats = imagine([1.0], [0], np.array([0.0] * 60 + [10.0] * 40), 4, lambda obs: (obs > 11.5)[:, 0])
+    assert int(stats.terminated) == 40
+    assert int(stats.steps) == 60 * 4 + 40 * 2
+    ended = steps.terminated == 1.0
+    assert np.array_equal(np.unique(steps.next_obs[ended]), [12.0])
+    assert steps.obs.max() == 11.0  # no row begins in a terminated state
+
+
+def test_rows_that_are_not_finite_are_dropped_and_counted():
+    starts = np.zeros(100)
+    starts[:7] = np.inf
+    steps, stats = imagine([1.0], [0], starts, 2)
+    assert int(stats.dropped) == 7
+    assert int(stats.steps) == 2 * 93
+    assert np.isfinite(steps.next_obs).all()
+
+
+def test_only_the_given_number_of_branches_is_started():
+    steps, stats = imagine([1.0], [0], np.arange(80.0), 2, batch=3000)
+    assert int(stats.steps) == 160
+    assert np.array_equal(np.sort(steps.obs[:80, 0]), np.arange(80.0))
+
+
+def test_sampled_noise_has_the_predicted_variance():
+    changes = [0.5]
+    model = constant_model(changes, [0])
+    log_var = np.log(0.09)
+    noisy = jax.tree.map(lambda b: b, model)
+    layer = noisy.network.members[0][0]
+    members = ((Layer(layer.w, jnp.array([2.0, 0.5, -50.0, log_var])),),)
+    noisy = ModelState(Network(members, Bounds(jnp.full((2,), 5.0), jnp.full((2,), -40.0))), (), model.normaliser, model.elites)
+    config = change(defaults("Hopper-v5"), {"rollouts.batch": 4000, "dynamics.num_elites": 1, "dynamics.num_members": 1})
+    run = jax.jit(branched(config, LAYOUT, lambda actor, obs, key: 0.0 * obs, lambda obs: jnp.zeros(len(obs), bool)))
+    ring = Imagined(jnp.zeros((5000, 5)), jnp.asarray(5000, jnp.int32), *[jnp.asarray(0, jnp.int32)] * 2)
+    one = jnp.asarray(1, jnp.int32)
+    actor = (Layer(jnp.zeros((1, 2)), jnp.zeros((2,))),)
+    ring, _ = run(noisy, actor, ring, jnp.zeros((4000, 1)), jnp.asarray(4000, jnp.int32), one, jax.random.key(0))
+    steps = unpacked(ring.rows[:4000])
+    assert steps.next_obs.mean() == pytest.approx(0.5, abs=0.02)
+    assert steps.next_obs.std() == pytest.approx(0.3, rel=0.05)
+    np.testing.assert_allclose(steps.reward, 2.0, atol=1e-3)
