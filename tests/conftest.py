@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 worker = os.environ.get("PYTEST_XDIST_WORKER")
 if worker is not None and hasattr(os, "sched_setaffinity"):  # one core a worker: twice as fast as sharing both
@@ -6,10 +7,14 @@ if worker is not None and hasattr(os, "sched_setaffinity"):  # one core a worker
     os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
 
+# Tests wire the same tiny programs again and again: compile each of them once.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
 from jaxtyping import install_import_hook
 
 with install_import_hook("pdml", "beartype.beartype"):
-    import pdml  # noqa: F401
+    import pdml
     import pdml.runner  # noqa: F401
 
 import jax

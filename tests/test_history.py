@@ -2,9 +2,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import integrate, stats
+
 from pdml.history import History, double_kl, pinsker_shift
 from pdml.nets import gaussian, init_xavier
-from scipy import integrate, stats
 
 
 def actor_of(seed, scale=1.0):
@@ -13,7 +14,9 @@ def actor_of(seed, scale=1.0):
 
 def direct_shift(current, other, states):
     """The definition, in float64 and without any caching."""
-    (m, s), (n, t) = (tuple(np.asarray(x, np.float64) for x in gaussian(a, jnp.asarray(states))) for a in (current, other))
+    (m, s), (n, t) = (
+        tuple(np.asarray(x, np.float64) for x in gaussian(a, jnp.asarray(states))) for a in (current, other)
+    )
     kl = (t - s + (np.exp(2 * s) + (m - n) ** 2) / (2 * np.exp(2 * t)) - 0.5).sum(axis=1)
     return np.sqrt(np.maximum(kl, 0) / 2).mean()
 

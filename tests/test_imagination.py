@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from pdml.config import change, defaults
 from pdml.dynamics import Bounds, ModelState, Network, Normaliser
 from pdml.imagination import Imagined, append, branched, compact, empty, horizon, resize, sizes
@@ -90,7 +91,9 @@ def imagine(changes, elites, starts, length, terminated=lambda obs: jnp.zeros(le
         {"rollouts.batch": batch, "dynamics.num_elites": len(elites), "dynamics.num_members": len(changes)},
     )
     run = jax.jit(branched(config, LAYOUT, lambda actor, obs, key: 0.0 * obs, terminated))
-    ring = Imagined(jnp.zeros((4 * 4096, LAYOUT.width)), jnp.asarray(4 * 4096, jnp.int32), *[jnp.asarray(0, jnp.int32)] * 2)
+    ring = Imagined(
+        jnp.zeros((4 * 4096, LAYOUT.width)), jnp.asarray(4 * 4096, jnp.int32), *[jnp.asarray(0, jnp.int32)] * 2
+    )
     padded = np.zeros((batch, 1), np.float32)
     padded[: len(starts), 0] = starts
     model = constant_model(changes, elites)
@@ -155,8 +158,12 @@ def test_sampled_noise_has_the_predicted_variance():
     noisy = jax.tree.map(lambda b: b, model)
     layer = noisy.network.members[0][0]
     members = ((Layer(layer.w, jnp.array([2.0, 0.5, -50.0, log_var])),),)
-    noisy = ModelState(Network(members, Bounds(jnp.full((2,), 5.0), jnp.full((2,), -40.0))), (), model.normaliser, model.elites)
-    config = change(defaults("Hopper-v5"), {"rollouts.batch": 4000, "dynamics.num_elites": 1, "dynamics.num_members": 1})
+    noisy = ModelState(
+        Network(members, Bounds(jnp.full((2,), 5.0), jnp.full((2,), -40.0))), (), model.normaliser, model.elites
+    )
+    config = change(
+        defaults("Hopper-v5"), {"rollouts.batch": 4000, "dynamics.num_elites": 1, "dynamics.num_members": 1}
+    )
     run = jax.jit(branched(config, LAYOUT, lambda actor, obs, key: 0.0 * obs, lambda obs: jnp.zeros(len(obs), bool)))
     ring = Imagined(jnp.zeros((5000, 5)), jnp.asarray(5000, jnp.int32), *[jnp.asarray(0, jnp.int32)] * 2)
     one = jnp.asarray(1, jnp.int32)

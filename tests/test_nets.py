@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+
 from pdml.nets import gaussian, init_truncated, init_xavier, mlp, silu, squash
 
 

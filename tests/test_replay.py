@@ -2,6 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pdml.replay import Replay
 from pdml.transition import Layout
 

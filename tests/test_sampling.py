@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pdml.sampling import Sampler
 
 weights_lists = st.lists(st.sampled_from([0.0, 0.25, 1.0, 1.0, 3.0]), min_size=1, max_size=40).filter(sum)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pdml.config import MixtureConfig
 from pdml.weighting import Context, mixture_weights, policy_mixture, spread, uniform
 

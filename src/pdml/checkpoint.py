@@ -21,7 +21,7 @@ from pdml.tree import flatten, unflatten
 def write_arrays(path: Path, arrays: dict[str, np.ndarray], note: dict[str, Any]) -> None:
     """Write arrays and a JSON note to one file; a reader never sees half of it."""
     partial = path.with_name(path.name + ".partial")
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     save_file(contiguous, partial, {"json": json.dumps({"format": FORMAT, **note})})
     partial.replace(path)
 
@@ -76,14 +76,17 @@ def load(path: Path, config: Config, layout: Layout, parts: Parts, env: gymnasiu
         raise UserError(f"'{path}' does not belong to this configuration: {error}") from None
     state.replay.restore(_section(arrays, "replay."))
     state.history.restore(_section(arrays, "history."))
-    state.log = BlockLog(**note["log"])
-    state.log.finished = [(total, length) for total, length in state.log.finished]
-    state.recent = [(total, length) for total, length in note["recent"]]
+    state.log = BlockLog(**{**note["log"], "finished": _episodes(note["log"]["finished"])})
+    state.recent = _episodes(note["recent"])
     state.episode = Episode(
         obs=arrays["episode.obs"].copy(), actions=list(arrays["episode.actions"].copy()), **note["episode"]
     )
     reproduce(env, config.seed, state.episode)
     return state
+
+
+def _episodes(pairs: list[list[Any]]) -> list[tuple[float, int]]:
+    return [(total, length) for total, length in pairs]
 
 
 def _section(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

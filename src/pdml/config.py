@@ -103,7 +103,7 @@ class Config:
     env: str = option("InvertedPendulum-v5", "environment id")
     method: str = option("pdml", "method", choices=tuple(METHODS))
     preset: str = option("paper", "named set of changes to the defaults", choices=tuple(PRESETS))
-    steps: int = option(3000, "real steps in all, warm-up included", "[1, inf)")
+    steps: int = option(4000, "real steps in all, warm-up included", "[1, inf)")
     seed: int = option(0, "seed of everything random", "[0, 4294967295]")
     warmup_steps: int = option(5000, "first steps: uniform actions, nothing is learned", "[1, inf)")
     model_every: int = option(250, "real steps a block, between two fits of the model", "[1, inf)")
@@ -133,6 +133,7 @@ def defaults(env: str, method: str = "pdml", preset: str = "paper") -> Config:
         preset=preset,
         steps=task.budget,
         warmup_steps=task.warmup_steps,
+        updates_per_step=task.updates_per_step,
         agent=AgentConfig(target_entropy=task.target_entropy),
         rollouts=RolloutConfig(
             batch=task.rollout_batch,
@@ -278,13 +279,14 @@ def _build(kind: type, data: Any, source: str, prefix: str) -> Any:
     for name in data:
         if name not in hints:
             raise UserError(f"config = '{source}': unknown field {prefix}{name}{_nearest(name, hints)}")
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in data.items():
         if is_dataclass(hints[name]):
             values[name] = _build(hints[name], value, source, f"{prefix}{name}.")  # pyright: ignore[reportArgumentType]
         else:
-            values[name] = tuple(value) if isinstance(value, list) else value
-            _check_type(f"{prefix}{name}", values[name], hints[name])
+            value = tuple(value) if isinstance(value, list) else value
+            _check_type(f"{prefix}{name}", value, hints[name])
+            values[name] = float(value) if hints[name] is float else value
     return kind(**values)
 
 
@@ -301,7 +303,7 @@ def _scalar(kind: type, text: str) -> Any:
 def _words(kind: Any) -> str:
     """Describe a type to a person."""
     if get_args(kind)[-1:] == (Ellipsis,):
-        return f"a comma-separated list of {_words(get_args(kind)[0])}s"
+        return f"a comma-separated list of {_words(get_args(kind)[0]).removeprefix('a ')}s"
     if type(None) in get_args(kind):
         return "a number or 'learned'"
     return {int: "a whole number", float: "a number", str: "a word"}[kind]
@@ -337,7 +339,7 @@ def _check_range(name: str, value: Any, within: str, choices: tuple[str, ...]) -
             raise UserError(f"{name} = {entry}: must lie in {within or '(-inf, inf)'}")
 
 
-def _inside(value: float, within: str) -> bool:
+def _inside(value: int | float, within: str) -> bool:
     """Say whether a number lies in an interval written as text; without one it need only be finite."""
     if not math.isfinite(value):
         return False

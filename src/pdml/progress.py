@@ -12,7 +12,8 @@ from pdml.evaluation import EpisodeResult
 class Watcher:
     """Shows step, return, model error, steps a second and the time left."""
 
-    def __init__(self, total: int, warmup: int, stream: TextIO = sys.stdout):
+    def __init__(self, total: int, warmup: int, stream: TextIO | None = None):
+        stream = stream or sys.stdout
         self._stream = stream
         self._warmup = warmup
         self._text = {"return": "-", "model error": "-", "steps/s": "-"}

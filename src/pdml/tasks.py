@@ -32,6 +32,7 @@ class Task:
     """Real steps in all, warm-up included: the length of the paper's curves plus the warm-up."""
     horizon: Horizon = Horizon()
     warmup_steps: int = 5000
+    updates_per_step: int = 20
     rollout_batch: int = 100_000
     versions: tuple[str, ...] = ("v5", "v4")
     kwargs: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -61,7 +62,7 @@ TASKS: dict[str, Task] = {
     ),
     "Humanoid": Task(45, 17, -2.0, 305_000, Horizon(20, 300, 1, 25), kwargs={"v5": _HUMANOID_FLAGS}, keep={"v4": 45}),
     "Pusher": Task(23, 7, -3.5, 35_000, versions=("v5",)),
-    "InvertedPendulum": Task(4, 1, -0.5, 3_000, warmup_steps=500, rollout_batch=10_000),
+    "InvertedPendulum": Task(4, 1, -0.5, 4_000, warmup_steps=500, updates_per_step=10, rollout_batch=10_000),
 }
 
 

@@ -1,0 +1,226 @@
+"""The loop: blocks and weights stay together, counts are the paper's, saving is exact, nothing recompiles."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from pdml import algorithm, checkpoint
+from pdml.algorithm import init, train, wire
+from pdml.config import METHODS, change, check
+from pdml.envs import make_env
+from pdml.methods import RECIPES
+from pdml.randomness import Purpose, generator, key
+from pdml.runner import layout_of
+from pdml.termination import RULES
+from pdml.timing import Stopwatch
+from pdml.tree import flatten
+
+
+def start(config):
+    env, layout = make_env(config.env), layout_of(config)
+    parts = wire(config, layout, RULES[config.env.rpartition("-")[0]])
+    return env, layout, parts
+
+
+def go(config, parts=None, after_step=lambda state: None):
+    env, layout, wired = start(config)
+    parts = parts or wired
+    return train(init(config, layout, parts, env), env, parts, config, Stopwatch(), after_step)
+
+
+def everything(state):
+    arrays = flatten(state.agent, "agent") | flatten(state.model, "model") | flatten(state.imagined, "imagined")
+    arrays |= {f"replay.{k}": v for k, v in state.replay.arrays().items()}
+    arrays |= {f"history.{k}": v for k, v in state.history.arrays().items()}
+    arrays |= {"episode.obs": state.episode.obs, "episode.actions": np.array(state.episode.actions)}
+    note = {"step": state.step, "log": dataclasses.asdict(state.log), "recent": state.recent}
+    return arrays, json.dumps(note)
+
+
+def assert_same(first, second):
+    (a, note_a), (b, note_b) = everything(first), everything(second)
+    assert a.keys() == b.keys()
+    for name in a:
+        assert np.array_equal(a[name], b[name]), name
+    assert note_a == note_b
+
+
+def test_recipes_and_their_descriptions_name_the_same_methods():
+    assert RECIPES.keys() == METHODS.keys()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("stop", [45, 100, 113])
+def test_save_load_and_go_on_equals_an_unbroken_run_bit_for_bit(tiny, method, stop, tmp_path):
+    config = change(tiny, {"method": method})
+    unbroken = go(config)
+    checkpoint.save(stopped(config, stop), config, tmp_path / "state.safetensors")
+    env, layout, parts = start(config)
+    loaded = checkpoint.load(tmp_path / "state.safetensors", config, layout, parts, env)
+    assert checkpoint.saved_config(tmp_path / "state.safetensors") == config
+    assert_same(train(loaded, env, parts, config, Stopwatch()), unbroken)
+
+
+class StopError(Exception):
+    pass
+
+
+def stopped(config, stop):
+    held = []
+
+    def after(state):
+        held[:] = [state]
+        if state.step == stop:
+            raise StopError
+
+    with pytest.raises(StopError):
+        go(config, after_step=after)
+    return held[0]
+
+
+def test_each_block_gets_the_weight_of_the_policy_that_closed_it(tiny):
+    """At call m the last F rows carry w_m, the F before them w_{m-1} with the shift of snapshot m-1, and so on."""
+    env, layout, parts = start(tiny)
+    seen = []
+
+    def spy(context):
+        weights = parts.recipe.weighting(context)
+        seen.append((context, weights, state.history.count, context.shifts()))
+        return weights
+
+    state = init(tiny, layout, parts, env)
+    spied = parts._replace(recipe=parts.recipe._replace(weighting=spy))
+    train(state, env, spied, tiny, Stopwatch())
+    assert len(seen) == 5  # steps 60, 80, 100, 120, 140
+    for m, (context, weights, snapshots, shifts) in enumerate(seen):
+        assert snapshots == m + 1
+        assert context.block.tolist() == [0] * 60 + [1 + i // 20 for i in range(20 * m)]
+        if m < 2:
+            np.testing.assert_allclose(weights.rows, 1 / len(weights.rows))
+            continue
+        u = 1 / np.maximum(shifts[1:m].astype(np.float64), 1e-3)
+        u = u / u.sum()
+        w = np.concatenate([[u[0]], u, [max(0.02 / 0.98, u.max())]])
+        for block in range(m + 1):
+            rows = weights.rows[context.block == block]
+            np.testing.assert_allclose(rows, w[block] / w.sum() / (60 if block == 0 else 20), rtol=1e-6)
+
+
+def test_an_epoch_has_four_fits_and_twenty_updates_a_step(tiny):
+    config = change(
+        tiny, {"steps": 1060, "model_every": 250, "epoch_steps": 1000, "updates_per_step": 20, "eval_every": 1000}
+    )
+    config = change(config, {"batch_size": 4, "dynamics.max_epochs": 1, "agent.hidden_sizes": (4,)})
+    env, layout, parts = start(config)
+    fits = []
+
+    def fit(*args):
+        fits.append(args[-1])
+        return parts.recipe.dynamics.fit(*args)
+
+    counted = parts._replace(recipe=parts.recipe._replace(dynamics=parts.recipe.dynamics._replace(fit=fit)))
+    state = train(init(config, layout, counted, env), env, counted, config, Stopwatch())
+    assert fits == [60, 310, 560, 810]
+    assert int(np.asarray(state.agent.critic_opt[0].count)) == 20_000
+    assert int(np.asarray(state.agent.actor_opt[0].count)) == 20_000
+
+
+def test_pdml_and_mbpo_are_one_until_the_weights_begin(tiny):
+    before = [go(change(tiny, {"method": m, "steps": 100})) for m in ("pdml", "mbpo")]  # weights begin at step 100
+    for a, b in zip(jax.tree.leaves(before[0].agent), jax.tree.leaves(before[1].agent), strict=True):
+        assert np.array_equal(a, b)
+    after = [go(change(tiny, {"method": m, "steps": 121})) for m in ("pdml", "mbpo")]
+    leaves = zip(jax.tree.leaves(after[0].model.network), jax.tree.leaves(after[1].model.network), strict=True)
+    assert not all(np.array_equal(a, b) for a, b in leaves)
+
+
+def test_every_function_compiles_once_a_run(tiny):
+    """Over a change of horizon and of the ring's size, a short last block, and evaluations."""
+    config = change(
+        tiny,
+        {
+            "steps": 290,
+            "rollouts.first_epoch": 1,
+            "rollouts.last_epoch": 5,
+            "rollouts.longest": 3,
+            "rollouts.max_rows": 200,
+        },
+    )
+    lengths = []
+    jax.clear_caches()
+    env, layout, parts = start(config)
+    after = lambda state: lengths.append(state.log.metrics.get("imagined/horizon"))  # noqa: E731
+    state = train(init(config, layout, parts, env), env, parts, config, Stopwatch(), after)
+    assert {1.0, 2.0, 3.0} <= set(lengths)
+    functions = {"act": parts.act, "improve": parts.improve, "imagine": parts.imagine, "resize": parts.resize}
+    functions |= parts.recipe.dynamics.jitted
+    functions |= {"outputs": state.history._evaluate, "shift": state.history._shift}
+    assert {name: function._cache_size() for name, function in functions.items()} == dict.fromkeys(functions, 1)
+
+
+def test_buffers_overwritten_while_an_update_runs_do_not_reach_it(tiny):
+    env, layout, parts = start(tiny)
+    state = init(tiny, layout, parts, env)
+
+    def improve(*args):
+        result = parts.improve(*args)
+        kept = state.replay._rows.copy(), state.history._snapshots.copy()
+        state.replay._rows[:], state.history._snapshots[:] = np.nan, np.nan
+        jax.block_until_ready(result)
+        state.replay._rows[:], state.history._snapshots[:] = kept
+        return result
+
+    overwritten = train(state, env, parts._replace(improve=improve), tiny, Stopwatch())
+    assert_same(overwritten, go(tiny))
+
+
+def test_real_ring_may_be_smaller_than_the_run(tiny):
+    config = change(tiny, {"steps": 220, "replay_capacity": 50})
+    state = go(config)
+    assert state.replay.size == 50
+    assert np.isfinite(np.asarray(state.agent.log_alpha))
+    shares = state.log.metrics["weights/newest_share"]
+    assert 0.0 < shares < 1.0
+
+
+def test_warmup_is_uniform_in_the_action_space(tiny):
+    state = go(change(tiny, {"steps": 901, "warmup_steps": 900}))
+    actions = state.replay.stored().rows[:900, 4]
+    assert actions.min() < -0.97
+    assert actions.max() > 0.97
+    assert abs(actions.mean()) < 3 / np.sqrt(3 * 900)
+
+
+def test_draws_depend_on_seed_purpose_step_and_nothing_else():
+    assert generator(1, Purpose.STARTS, 7).random() == generator(1, Purpose.STARTS, 7).random()
+    others = [
+        (2, Purpose.STARTS, 7, 0),
+        (1, Purpose.HOLDOUT, 7, 0),
+        (1, Purpose.STARTS, 8, 0),
+        (1, Purpose.STARTS, 7, 1),
+    ]
+    draws = {generator(*address).random() for address in [(1, Purpose.STARTS, 7, 0), *others]}
+    assert len(draws) == 5
+    keys = {
+        jax.random.key_data(key(*a)).tolist()[1]
+        for a in [(1, Purpose.ACT, 7), (1, Purpose.ACT, 8), (1, Purpose.IMAGINE, 7), (2, Purpose.ACT, 7)]
+    }
+    assert len(keys) == 4
+
+
+def test_a_model_that_diverges_stops_the_run_with_its_name(tiny):
+    env, layout, parts = start(tiny)
+
+    def imagine(model, actor, ring, *rest):
+        return parts.imagine(model, jax.tree.map(lambda leaf: leaf * np.float32(np.nan), actor), ring, *rest)
+
+    with pytest.raises(FloatingPointError, match="model has diverged"):
+        train(init(tiny, layout, parts, env), env, parts._replace(imagine=imagine), tiny, Stopwatch())
+
+
+def test_tiny_configuration_is_a_valid_one(tiny):
+    assert check(tiny) is tiny
+    assert algorithm.BlockLog().sums == {}

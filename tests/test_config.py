@@ -1,0 +1,121 @@
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pdml.config import FORMAT, PRESETS, Config, change, check, defaults, from_json, leaves, parse, to_json
+from pdml.errors import UserError
+from pdml.tasks import env_ids
+
+
+@pytest.mark.parametrize(
+    ("env", "steps", "entropy", "schedule"),
+    [
+        ("Hopper-v5", 125_000, -1.0, (1, 15, 20, 100)),
+        ("Walker2d-v4", 205_000, -3.0, (1, 1, 0, 1)),
+        ("HalfCheetah-v5", 205_000, -3.0, (1, 1, 0, 1)),
+        ("Ant-v5", 205_000, -4.0, (1, 25, 20, 100)),
+        ("Humanoid-v4", 305_000, -2.0, (1, 25, 20, 300)),
+        ("Pusher-v5", 35_000, -3.5, (1, 1, 0, 1)),
+    ],
+)
+def test_defaults_are_the_papers(env, steps, entropy, schedule):
+    config = defaults(env)
+    rollouts = config.rollouts
+    assert (config.steps, config.agent.target_entropy) == (steps, entropy)
+    assert (rollouts.shortest, rollouts.longest, rollouts.first_epoch, rollouts.last_epoch) == schedule
+    assert (config.updates_per_step, config.model_every, config.warmup_steps, config.real_ratio) == (
+        20,
+        250,
+        5000,
+        0.05,
+    )
+    assert (rollouts.batch, rollouts.max_rows, config.mixture.rate) == (100_000, 1_000_000, 0.02)
+
+
+@pytest.mark.parametrize("env", env_ids())
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_default_is_valid_and_survives_json(env, preset):
+    config = check(defaults(env, "pdml", preset))
+    assert from_json(to_json(config), "x") == config
+    assert json.loads(to_json(config))["format"] == FORMAT
+
+
+def test_every_field_has_a_help_text():
+    assert all(item.metadata["help"] for _, item, _ in leaves())
+
+
+def test_methods_share_all_defaults():
+    pdml, mbpo = defaults("Hopper-v5", "pdml"), defaults("Hopper-v5", "mbpo")
+    assert dataclasses.replace(pdml, method="mbpo") == mbpo
+
+
+@given(st.floats(0.0, 0.999), st.integers(1, 10**6), st.lists(st.integers(1, 512), min_size=1, max_size=4))
+def test_values_typed_on_the_command_line_read_back(rate, batch, sizes):
+    assert parse("mixture.rate", repr(rate)) == rate
+    assert parse("rollouts.batch", str(batch)) == batch
+    assert parse("agent.hidden_sizes", ",".join(map(str, sizes))) == tuple(sizes)
+
+
+def test_whole_numbers_may_be_written_as_people_do():
+    assert parse("steps", "1e5") == parse("steps", "100_000") == 100_000
+    assert parse("agent.temperature", "learned") is None
+    assert parse("archive_at", "20000,40000") == (20_000, 40_000)
+
+
+BAD = [
+    ({"steps": 5000}, "steps = 5000: must be above the warm-up of 5000"),
+    ({"steps": 0}, r"steps = 0: must lie in \[1, inf\)"),
+    ({"seed": -1}, "seed = -1: must lie in"),
+    ({"mixture.rate": 1.0}, r"mixture.rate = 1.0: must lie in \[0, 1\)"),
+    ({"mixture.rate": -0.1}, "mixture.rate = -0.1: must lie in"),
+    ({"mixture.rate": float("nan")}, "mixture.rate = nan: must lie in"),
+    ({"agent.gamma": 1.0}, "agent.gamma = 1.0: must lie in"),
+    ({"agent.temperature": 0.0}, "agent.temperature = 0.0: must lie in"),
+    ({"agent.hidden_sizes": (256, 0)}, "agent.hidden_sizes = 0: must lie in"),
+    ({"dynamics.num_elites": 8}, "dynamics.num_elites = 8: at most dynamics.num_members = 7"),
+    ({"dynamics.hidden_sizes": (200,)}, "dynamics.weight_decay has 5 entries: must have one a layer, 2"),
+    (
+        {"dynamics.holdout": "fixd"},
+        r"dynamics.holdout = 'fixd': unknown \(did you mean fixed\?\); allowed: fresh, fixed",
+    ),
+    ({"rollouts.longest": 3, "rollouts.shortest": 4}, "rollouts.longest = 3: at least rollouts.shortest = 4"),
+    ({"rollouts.last_epoch": 20}, "rollouts.last_epoch = 20: must be above rollouts.first_epoch = 20"),
+    ({"rollouts.max_rows": 10}, "rollouts.max_rows = 10: at least"),
+    ({"replay_capacity": 300}, "replay_capacity = 300: at least two blocks"),
+    ({"archive_at": (4000,)}, r"archive_at = 4000: must lie in \(5000, 125000\]"),
+    ({"method": "mbpo", "mixture.rate": 0.1}, "mixture.*: method 'mbpo' has no such options; pdml has"),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), BAD)
+def test_bad_values_are_named_with_what_is_allowed(changes, sentence):
+    with pytest.raises(UserError, match=sentence) as caught:
+        check(change(defaults("Hopper-v5"), changes))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("not json", "not a configuration"),
+        ("[]", "not a configuration"),
+        ("{}", "not a configuration"),
+        ('{"format": 99}', "format 99, this version reads format 1"),
+        ('{"format": 1, "stepz": 3}', r"unknown field stepz \(did you mean steps\?\)"),
+        ('{"format": 1, "agent": {"gama": 0.9}}', r"unknown field agent.gama \(did you mean gamma\?\)"),
+        ('{"format": 1, "agent": 3}', "agent must be a group of fields"),
+        ('{"format": 1, "steps": "many"}', "steps = 'many': must be a whole number"),
+        ('{"format": 1, "steps": true}', "steps = True: must be a whole number"),
+    ],
+)
+def test_bad_files_are_named(text, sentence):
+    with pytest.raises(UserError, match=sentence):
+        from_json(text, "some.json")
+
+
+def test_configuration_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().steps = 3  # pyright: ignore

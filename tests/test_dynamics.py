@@ -1,0 +1,205 @@
+"""The ensemble: its loss by hand, the fit's bookkeeping, and a linear-Gaussian system that it must recover."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pdml.config import DynamicsConfig
+from pdml.dynamics import (
+    Bounds,
+    Network,
+    apply_members,
+    ensemble,
+    negative_log_likelihood,
+    normalise,
+    split_output,
+    split_rows,
+)
+from pdml.nets import Layer
+from pdml.replay import RealRows
+from pdml.transition import Layout
+
+LAYOUT = Layout(2, 1)
+SMALL = DynamicsConfig(
+    num_members=3,
+    num_elites=2,
+    hidden_sizes=(32, 32),
+    weight_decay=(1e-6, 1e-6, 1e-6),
+    batch_size=64,
+    max_epochs=60,
+)
+A = np.array([[0.9, 0.1], [-0.2, 0.8]])
+B = np.array([0.3, -0.5])
+NOISE = np.array([0.2, 0.02, 0.1])  # of reward and of both states
+
+
+def real_rows(rows, blocks=1):
+    n = len(rows)
+    block = (np.arange(n) * blocks // n).astype(np.int32)
+    return RealRows(rows.astype(np.float32), block, np.arange(n), np.bincount(block, minlength=blocks))
+
+
+def linear_system(n, seed=0):
+    drawn = np.random.default_rng(seed)
+    obs, action = drawn.standard_normal((n, 2)), drawn.uniform(-1, 1, (n, 1))
+    noise = NOISE * drawn.standard_normal((n, 3))
+    next_obs = obs @ A.T + action * B + noise[:, 1:]
+    reward = 2.0 * obs[:, 0] - action[:, 0] + noise[:, 0]
+    return real_rows(np.column_stack([obs, action, reward, next_obs, np.zeros(n)]))
+
+
+def predict(model, rows):
+    x = normalise(model.normaliser, jnp.asarray(LAYOUT.inputs(rows)))
+    x = jnp.broadcast_to(x[None], (len(model.network.members), *x.shape))
+    outputs = [split_output(out, model.network.bounds) for out in apply_members(model.network.members, x)]
+    return [(np.asarray(mean), np.asarray(log_var)) for mean, log_var in outputs]
+
+
+def uniform(real):
+    return np.full(len(real.rows), 1 / len(real.rows))
+
+
+def fitted(config, real, weights=None, seed=0, step=0):
+    dynamics = ensemble(config, LAYOUT, seed)
+    state = dynamics.init(jax.random.key(seed))
+    return dynamics.fit(state, real, uniform(real) if weights is None else weights, step)
+
+
+def test_loss_is_the_sum_over_members_of_the_mean_over_rows_and_outputs():
+    w = jnp.asarray([[0.5, 0.0]])
+    members = tuple((Layer(w * (i + 1), jnp.asarray([0.1, -1.0])),) for i in range(2))
+    network = Network(members, Bounds(jnp.asarray([0.5]), jnp.asarray([-10.0])))
+    x, y = jnp.asarray([[[1.0], [2.0]], [[0.0], [3.0]]]), jnp.asarray([[[1.0], [0.0]], [[2.0], [1.0]]])
+
+    def softplus(v):
+        return np.log1p(np.exp(v))
+
+    ell = 0.5 - softplus(0.5 + 1.0)
+    ell = -10.0 + softplus(ell + 10.0)
+    total = 0.01 * (0.5 + 10.0)
+    for i in range(2):
+        mean = 0.5 * (i + 1) * np.asarray(x[i, :, 0]) + 0.1
+        total += np.mean((mean - np.asarray(y[i, :, 0])) ** 2 * np.exp(-ell) + ell)
+        total += 0.5 * 0.3 * (0.5 * (i + 1)) ** 2
+    assert float(negative_log_likelihood(network, x, y, (0.3,))) == pytest.approx(total, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_recovers_a_linear_gaussian_system_and_its_noise():
+    """Mean within 0.08 (of signals of size 1 to 2), standard deviations within 25 %, on rows not trained on."""
+    model, metrics = fitted(replace(SMALL, max_epochs=150), linear_system(6000))
+    test = linear_system(1000, seed=1).rows
+    obs, action = test[:, :2], test[:, 2:3]
+    truth = np.column_stack([2.0 * obs[:, 0] - action[:, 0], obs @ A.T + action * B - obs])
+    for i in np.asarray(model.elites):
+        mean, log_var = predict(model, test)[i]
+        assert np.sqrt(np.mean((mean - truth) ** 2, axis=0)).max() < 0.08
+        np.testing.assert_allclose(np.exp(0.5 * log_var).mean(axis=0), NOISE, rtol=0.25)
+    assert metrics["model/capped"] in (0.0, 1.0)
+
+
+def test_fit_goes_on_from_the_last_weights():
+    real = linear_system(600)
+    dynamics = ensemble(replace(SMALL, max_epochs=10), LAYOUT, 0)
+    state, first = dynamics.fit(dynamics.init(jax.random.key(0)), real, uniform(real), 0)
+    count = int(np.asarray(state.opt[0].count))
+    again, second = dynamics.fit(state, real, uniform(real), 250)
+    assert second["model/holdout_error"] < first["model/holdout_error"]
+    assert int(np.asarray(again.opt[0].count)) > count  # the optimiser is not reset either
+
+
+def test_early_stopping_restores_each_members_best_weights():
+    real = linear_system(400)
+    config = replace(SMALL, learning_rate=0.05, patience=2, max_epochs=40)  # so coarse that errors go up again
+    model, metrics = fitted(config, real)
+    _, holdout = split_rows(real, config, 0, 0)
+    errors = [
+        np.mean((mean - LAYOUT.targets(real.rows)[holdout]) ** 2) for mean, _ in predict(model, real.rows[holdout])
+    ]
+    best_two = np.sort(errors)[:2]
+    assert metrics["model/holdout_error"] == pytest.approx(best_two.mean(), rel=1e-3)
+    assert sorted(np.asarray(model.elites).tolist()) == sorted(np.argsort(errors)[:2].tolist())
+
+
+def test_fit_stops_when_no_member_improves_for_more_than_the_patience():
+    real = linear_system(300)
+    _, metrics = fitted(replace(SMALL, learning_rate=1e-12, patience=3), real)
+    assert metrics["model/epochs"] == 1 + 4  # the first epoch improves on nothing known; then 3 + 1 without
+    assert metrics["model/capped"] == 0.0
+    _, metrics = fitted(replace(SMALL, max_epochs=3), real)
+    assert (metrics["model/epochs"], metrics["model/capped"]) == (3.0, 1.0)
+
+
+def test_weights_decide_which_rows_are_learned_in_any_order():
+    n, drawn = 12_800, np.random.default_rng(0)
+    obs = drawn.standard_normal((n, 2))
+    sign = np.where(np.arange(n) < n // 2, 1.0, -1.0)  # two policies' blocks with contradictory rewards
+    rows = np.column_stack([obs, np.zeros((n, 1)), sign * obs[:, 0], obs, np.zeros(n)])
+    straight = real_rows(rows, blocks=2)
+    order = drawn.permutation(n)
+    shuffled = RealRows(straight.rows[order], straight.block[order], straight.number, straight.block_sizes)
+    once = replace(
+        SMALL, max_epochs=1, learning_rate=3e-3
+    )  # the first epoch's weights are kept whatever the holdout says
+    for real in (straight, shuffled):
+        for block, slope in ((0, 1.0), (1, -1.0)):
+            model, _ = fitted(once, real, (real.block == block) / (n / 2))
+            for mean, _ in predict(model, straight.rows):
+                assert np.mean((mean[:, 0] - slope * obs[:, 0]) ** 2) < 0.05
+
+
+def test_normaliser_is_that_of_the_training_rows():
+    real = linear_system(500)
+    real.rows[:, 2] = 7.0  # a constant input is left as it is
+    config = replace(SMALL, max_epochs=1)
+    model, _ = fitted(config, real)
+    training, _ = split_rows(real, config, 0, 0)
+    inputs = LAYOUT.inputs(real.rows)[training]
+    np.testing.assert_allclose(np.asarray(model.normaliser.mean), inputs.mean(axis=0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(model.normaliser.scale), [*inputs.std(axis=0)[:2], 1.0], rtol=1e-4)
+
+
+def test_holdout_and_training_rows_never_meet():
+    real = linear_system(1000)
+    for holdout in ("fresh", "fixed"):
+        config = replace(SMALL, holdout=holdout, holdout_max=120)
+        training, held = split_rows(real, config, 0, 250)
+        assert not set(training) & set(held)
+        assert len(held) == 120
+        assert len(training) == 880 if holdout == "fresh" else 750 < len(training) < 850
+
+
+def test_fresh_holdouts_change_and_fixed_labels_stay_as_rows_are_added_and_lost():
+    real = linear_system(1000)
+    fresh = [set(split_rows(real, SMALL, 0, step)[1]) for step in (0, 250)]
+    assert fresh[0] != fresh[1]
+    fixed = replace(SMALL, holdout="fixed")
+    trained = {int(real.number[i]) for i in split_rows(real, fixed, 0, 0)[0]}
+    later = RealRows(real.rows[300:], real.block[300:], real.number[300:], real.block_sizes)
+    grown = RealRows(
+        np.concatenate([later.rows, later.rows]),
+        np.concatenate([later.block] * 2),
+        np.arange(300, 1700),
+        later.block_sizes,
+    )
+    trained_later = {int(grown.number[i]) for i in split_rows(grown, fixed, 0, 250)[0]}
+    assert {number for number in trained if number >= 300} == {number for number in trained_later if number < 1000}
+
+
+def test_a_diverging_fit_ends_instead_of_looping():
+    real = linear_system(300)
+    _, metrics = fitted(replace(SMALL, learning_rate=1e6, max_epochs=30), real)
+    assert metrics["model/epochs"] <= 30
+
+
+def test_host_rows_may_be_overwritten_right_after_the_call():
+    real = linear_system(400)
+    expected, _ = fitted(replace(SMALL, max_epochs=3), real)
+    handed = RealRows(real.rows.copy(), real.block, real.number, real.block_sizes)
+    found, _ = fitted(replace(SMALL, max_epochs=3), handed)
+    handed.rows[:] = np.nan
+    for a, b in zip(jax.tree.leaves(expected.network), jax.tree.leaves(found.network), strict=True):
+        assert np.array_equal(a, b)
