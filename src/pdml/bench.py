@@ -17,7 +17,7 @@ from pdml.algorithm import wire
 from pdml.config import defaults
 from pdml.dynamics import ensemble
 from pdml.history import History
-from pdml.imagination import empty, resize
+from pdml.imagination import Imagined, empty
 from pdml.randomness import Purpose, key
 from pdml.runner import layout_of
 from pdml.termination import RULES
@@ -97,8 +97,9 @@ def _hopper():
     layout = layout_of(config)
     parts = wire(config, layout, RULES["Hopper"])
     rows = jax.random.normal(jax.random.key(0), (400_000, layout.width))
-    ring = resize(empty(config, layout), jnp.asarray(400_000, jnp.int32))
-    ring = type(ring)(ring.rows.at[:400_000].set(rows), ring.capacity, ring.position, ring.capacity)
+    ring = empty(config, layout)
+    capacity, size = jnp.asarray(400_000, jnp.int32), jnp.array(400_000, jnp.int32)
+    ring = Imagined(ring.rows.at[:400_000].set(rows), capacity, ring.position, size)
     return config, layout, parts, ring
 
 

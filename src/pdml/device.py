@@ -1,6 +1,8 @@
 """Settings that must be made before JAX starts: threads and the compilation cache."""
 
+import hashlib
 import os
+import platform
 from pathlib import Path
 
 from pdml.errors import UserError
@@ -27,7 +29,17 @@ def prepare(threads: int | None = None) -> int:
         os.environ.setdefault(name, str(count))
     if count == 1 and "xla_cpu_multi_thread_eigen" not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}".strip()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pdml" / "jax"
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_cache()))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+    # When XLA reads its own cache it reports two tuning preferences as missing features of the CPU, as errors.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     return count
+
+
+def _cache() -> Path:
+    """Return the cache of this kind of CPU: compiled programs do not run on another kind."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else [platform.processor()]
+    kind = "\n".join(line for line in lines[:30] if line.startswith(("model name", "flags", "Features")))
+    return home / "pdml" / "jax" / hashlib.sha256(kind.encode()).hexdigest()[:16]
