@@ -55,6 +55,7 @@ def _dispatch(words: list[str]) -> int:
     options, unknown = parser.parse_known_args(["train", *train_words] if words[:1] == ["train"] else words)
     if unknown:
         _refuse(unknown[0], options.command)
+    options.words = words
     return options.run(options)
 
 
@@ -123,7 +124,7 @@ def _train(options: argparse.Namespace) -> int:
 
     from pdml.runner import run
 
-    command = f"pdml {shlex.join(sys.argv[1:])}"
+    command = f"pdml {shlex.join(options.words)}"
     print(f"{config.method} on {config.env}, {config.steps} steps, seed {config.seed}: {path}", flush=True)
     try:
         run(config, path, threads, command)
@@ -176,7 +177,7 @@ def _list(options: argparse.Namespace) -> int:
         lines = [f"{name:8s} {_changes(changes)}" for name, changes in PRESETS.items()]
     else:
         lines = [
-            f"{name}-{version:5s} obs {task.obs_size:2d}  action {task.action_size:2d}  steps {task.budget}"
+            f"{name + '-' + version:21s} obs {task.obs_size:2d}  action {task.action_size:2d}  steps {task.budget:6d}"
             f"  warm-up {task.warmup_steps}  horizon {task.horizon.shortest} to {task.horizon.longest}"
             for name, task in TASKS.items()
             for version in task.versions

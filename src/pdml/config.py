@@ -284,9 +284,9 @@ def _build(kind: type, data: Any, source: str, prefix: str) -> Any:
         if is_dataclass(hints[name]):
             values[name] = _build(hints[name], value, source, f"{prefix}{name}.")  # pyright: ignore[reportArgumentType]
         else:
-            value = tuple(value) if isinstance(value, list) else value
-            _check_type(f"{prefix}{name}", value, hints[name])
-            values[name] = float(value) if hints[name] is float else value
+            entry: Any = tuple(value) if isinstance(value, list) else value
+            _check_type(f"{prefix}{name}", entry, hints[name])
+            values[name] = float(entry) if hints[name] is float else entry
     return kind(**values)
 
 

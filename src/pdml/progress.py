@@ -13,19 +13,18 @@ class Watcher:
     """Shows step, return, model error, steps a second and the time left."""
 
     def __init__(self, total: int, warmup: int, stream: TextIO | None = None):
-        stream = stream or sys.stdout
-        self._stream = stream
+        self._stream: TextIO = stream or sys.stdout
         self._warmup = warmup
         self._text = {"return": "-", "model error": "-", "steps/s": "-"}
         self._bar: Progress | None = None
-        if stream.isatty():
+        if self._stream.isatty():
             self._bar = Progress(
                 TextColumn("{task.fields[phase]}"),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[numbers]}"),
                 TimeRemainingColumn(),
-                console=Console(file=stream),
+                console=Console(file=self._stream),
                 speed_estimate_period=300,
             )
             self._task = self._bar.add_task("", total=total, phase="warm-up", numbers="")

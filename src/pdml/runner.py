@@ -17,7 +17,7 @@ from pdml.progress import Watcher
 from pdml.randomness import Purpose, key
 from pdml.tasks import find_task
 from pdml.termination import RULES
-from pdml.timing import Stopwatch
+from pdml.timing import Stopwatch, peak_memory_mb
 from pdml.transition import Layout
 from pdml.tree import flatten, unflatten
 
@@ -102,7 +102,15 @@ class Recorder:
         now = self._clock.total()
         rate = self._config.model_every / max(now - self._last, 1e-9)
         self._last = now
-        self._timing.add({"step": state.step, "seconds": round(now, 3), "steps_per_second": round(rate, 3), **seconds})
+        self._timing.add(
+            {
+                "step": state.step,
+                "seconds": round(now, 3),
+                "steps_per_second": round(rate, 3),
+                "peak_memory_mb": round(peak_memory_mb()),
+                **seconds,
+            }
+        )
         for name, value in row.items():
             if "/" in name and np.isfinite(value):
                 self._board.add_scalar(name, value, state.step)

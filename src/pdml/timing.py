@@ -1,8 +1,17 @@
 """Wall-clock by phase. Kept apart from everything that must be the same in every run of a seed."""
 
+import resource
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+def peak_memory_mb() -> float:
+    """Return the most memory this process has held at once."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (1e6 if sys.platform == "darwin" else 1e3)
+
 
 PHASES = ("collect", "weigh", "fit", "imagine", "improve", "evaluate")
 
