@@ -11,6 +11,7 @@ from pdml import algorithm, checkpoint
 from pdml.algorithm import init, train, wire
 from pdml.config import METHODS, change, check
 from pdml.envs import make_env
+from pdml.evaluation import evaluate
 from pdml.methods import RECIPES
 from pdml.randomness import Purpose, generator, key
 from pdml.runner import layout_of
@@ -137,28 +138,45 @@ def test_pdml_and_mbpo_are_one_until_the_weights_begin(tiny):
     assert not all(np.array_equal(a, b) for a, b in leaves)
 
 
-def test_every_function_compiles_once_a_run(tiny):
-    """Over a change of horizon and of the ring's size, a short last block, and evaluations."""
-    config = change(
-        tiny,
-        {
-            "steps": 290,
-            "rollouts.first_epoch": 1,
-            "rollouts.last_epoch": 5,
-            "rollouts.longest": 3,
-            "rollouts.max_rows": 200,
-        },
-    )
-    lengths = []
+def compilations(config):
+    """Run and count, evaluating twice with different numbers of episodes still running."""
     jax.clear_caches()
     env, layout, parts = start(config)
-    after = lambda state: lengths.append(state.log.metrics.get("imagined/horizon"))  # noqa: E731
+    mode, lengths, envs = jax.jit(parts.recipe.agent.mode), [], [make_env(config.env) for _ in range(3)]
+
+    def after(state):
+        lengths.append(state.log.metrics.get("imagined/horizon"))
+        if state.step in (config.steps - 30, config.steps - 10):
+            evaluate(envs, lambda obs, time: np.asarray(mode(state.agent.actor, obs)), 0, state.step)
+
     state = train(init(config, layout, parts, env), env, parts, config, Stopwatch(), after)
-    assert {1.0, 2.0, 3.0} <= set(lengths)
     functions = {"act": parts.act, "improve": parts.improve, "imagine": parts.imagine, "resize": parts.resize}
-    functions |= parts.recipe.dynamics.jitted
+    functions |= parts.recipe.dynamics.jitted | {"mode": mode}
     functions |= {"outputs": state.history._evaluate, "shift": state.history._shift}
-    assert {name: function._cache_size() for name, function in functions.items()} == dict.fromkeys(functions, 1)
+    return {name: function._cache_size() for name, function in functions.items()}, lengths
+
+
+def test_every_function_compiles_once_a_run(tiny):
+    """Over changes of horizon and of the ring's size, a short last block and minibatch, and two evaluations."""
+    growing = {"rollouts.first_epoch": 1, "rollouts.last_epoch": 5, "rollouts.longest": 3, "rollouts.max_rows": 200}
+    counts, lengths = compilations(change(tiny, {"steps": 290, **growing}))
+    assert {1.0, 2.0, 3.0} <= set(lengths)
+    assert counts == dict.fromkeys(counts, 1)
+
+
+@pytest.mark.slow
+def test_the_fit_compiles_once_more_when_its_capacity_doubles(tiny):
+    counts, _ = compilations(change(tiny, {"warmup_steps": 4060, "steps": 4130}))  # 4096 rows are passed at a fit
+    doubled = {"train_epoch", "holdout_error"}
+    assert counts == {name: 2 if name in doubled else 1 for name in counts}
+
+
+def test_time_limits_are_stored_without_a_terminal(tiny):
+    state = go(change(tiny, {"env": "Pusher-v5", "warmup_steps": 230, "steps": 240}))
+    rows = state.replay.stored().rows
+    assert not rows[:, -1].any()
+    jumps = np.abs(rows[1:, :23] - rows[:-1, 24 + 7 : -1]).max(axis=1) > 0
+    assert np.flatnonzero(jumps).tolist() == [99, 199]  # a new episode begins, and the row before it is no terminal
 
 
 def test_buffers_overwritten_while_an_update_runs_do_not_reach_it(tiny):

@@ -88,7 +88,7 @@ def _phases() -> dict[str, tuple[float, Callable[[], int]]]:
         "sac_update": _sac_update(),
         "ensemble_step": _ensemble_step(),
         "imagine_100k": _imagine(),
-        "reweight_1200": _reweight(),
+        "reweight_1200": _reweight(policies=1200),
     }
 
 
@@ -162,7 +162,7 @@ def _imagine() -> tuple[float, Callable[[], int]]:
     return count * (actor + network) / 1e9, call
 
 
-def _reweight(policies: int = 1200, block: int = 250) -> tuple[float, Callable[[], int]]:
+def _reweight(policies: int, block: int = 250) -> tuple[float, Callable[[], int]]:
     config = defaults("Humanoid-v5")
     layout = layout_of(config)
     agent = wire(config, layout, RULES["Humanoid"]).recipe.agent

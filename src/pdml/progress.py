@@ -38,7 +38,7 @@ class Watcher:
             self._bar.reset(self._task, completed=step, phase="learning", total=self._bar.tasks[0].total)
         self._bar.update(self._task, completed=step, numbers=self._numbers())
 
-    def block(self, step: int, model_error: float, rate: float) -> None:
+    def block(self, model_error: float, rate: float) -> None:
         """Take over the numbers of a block."""
         self._text["model error"] = f"{model_error:.3g}"
         self._text["steps/s"] = f"{rate:.1f}"

@@ -115,7 +115,7 @@ class Recorder:
             if "/" in name and np.isfinite(value):
                 self._board.add_scalar(name, value, state.step)
         self._board.add_scalar("time/steps_per_second", rate, state.step)
-        self._watcher.block(state.step, state.log.metrics["model/holdout_error"], rate)
+        self._watcher.block(state.log.metrics["model/holdout_error"], rate)
 
     def close(self) -> None:
         """Flush and let go."""
