@@ -1,4 +1,5 @@
 import io
+import sys
 
 from pdml.evaluation import EpisodeResult
 from pdml.progress import Watcher
@@ -13,7 +14,8 @@ def test_the_bar_shows_step_return_model_error_rate_and_time_left(monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    watcher = Watcher(200, 100, stream)
+    monkeypatch.setattr(sys, "stdout", stream)
+    watcher = Watcher(200, 100)
     for step in range(1, 121):
         watcher.step(step)
     watcher.block(0.0123, 4.56)

@@ -1,7 +1,6 @@
 """What a person sees while a run goes on: a bar on a terminal, one line per evaluation elsewhere."""
 
 import sys
-from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -12,8 +11,8 @@ from pdml.evaluation import EpisodeResult
 class Watcher:
     """Shows step, return, model error, steps a second and the time left."""
 
-    def __init__(self, total: int, warmup: int, stream: TextIO | None = None):
-        self._stream: TextIO = stream or sys.stdout
+    def __init__(self, total: int, warmup: int):
+        self._stream = sys.stdout
         self._warmup = warmup
         self._text = {"return": "-", "model error": "-", "steps/s": "-"}
         self._bar: Progress | None = None
