@@ -34,7 +34,7 @@ class Watcher:
         if self._bar is None:
             return
         if step == self._warmup:
-            self._bar.reset(self._task, completed=step, phase="learning", total=self._bar.tasks[0].total)
+            self._bar.reset(self._task, completed=step, phase="learning", numbers="")
         self._bar.update(self._task, completed=step, numbers=self._numbers())
 
     def block(self, model_error: float, rate: float) -> None:
