@@ -37,6 +37,7 @@ def everything(state):
     arrays |= {f"replay.{k}": v for k, v in state.replay.arrays().items()}
     arrays |= {f"history.{k}": v for k, v in state.history.arrays().items()}
     arrays |= {"episode.obs": state.episode.obs, "episode.actions": np.array(state.episode.actions)}
+    arrays |= {"episode": np.array([state.episode.number, state.episode.total, state.evaluation_steps])}
     note = {"step": state.step, "log": dataclasses.asdict(state.log), "recent": state.recent}
     return arrays, json.dumps(note)
 
@@ -204,6 +205,29 @@ def test_real_ring_may_be_smaller_than_the_run(tiny):
     assert 0.0 < shares < 1.0
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"real_ratio": 0.0, "rollouts.batch": 41},
+        {"dynamics.num_members": 1, "dynamics.num_elites": 1, "model_every": 50},
+        {"dynamics.holdout": "fixed", "warmup_steps": 4, "steps": 60, "rollouts.max_rows": 7},
+    ],
+)
+def test_unusual_sizes_run_through(tiny, changes):
+    state = go(change(tiny, changes))
+    assert np.isfinite(np.asarray(state.agent.log_alpha))
+    assert int(state.imagined.size) > 0
+
+
+def test_a_run_may_be_continued_to_more_steps_than_were_planned(tiny, tmp_path):
+    longer = change(tiny, {"rollouts.first_epoch": 1, "rollouts.last_epoch": 3, "rollouts.longest": 3})
+    shorter = change(longer, {"steps": 100})
+    checkpoint.save(go(shorter), shorter, tmp_path / "state.safetensors")
+    env, layout, parts = start(longer)
+    loaded = checkpoint.load(tmp_path / "state.safetensors", longer, layout, parts, env)
+    assert_same(train(loaded, env, parts, longer, Stopwatch()), go(longer))
+
+
 def test_warmup_is_uniform_in_the_action_space(tiny):
     state = go(change(tiny, {"steps": 901, "warmup_steps": 900}))
     actions = state.replay.stored().rows[:900, 4]
@@ -229,11 +253,15 @@ def test_draws_depend_on_seed_purpose_step_and_nothing_else():
     assert len(keys) == 4
 
 
-def test_a_model_that_diverges_stops_the_run_with_its_name(tiny):
+@pytest.mark.parametrize("call", [0, 2])
+def test_a_model_that_diverges_stops_the_run_with_its_name(tiny, call):
     env, layout, parts = start(tiny)
+    calls = []
 
     def imagine(model, actor, ring, *rest):
-        return parts.imagine(model, jax.tree.map(lambda leaf: leaf * np.float32(np.nan), actor), ring, *rest)
+        calls.append(1)
+        factor = np.float32(np.nan if len(calls) > call else 1.0)
+        return parts.imagine(model, jax.tree.map(lambda leaf: leaf * factor, actor), ring, *rest)
 
     with pytest.raises(FloatingPointError, match="model has diverged"):
         train(init(tiny, layout, parts, env), env, parts._replace(imagine=imagine), tiny, Stopwatch())

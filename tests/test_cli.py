@@ -105,12 +105,22 @@ def test_what_is_evaluated_or_archived_changes_nothing_that_is_learned(finished,
     assert rows(tmp_path / "quiet" / "evaluations.csv") == kept
 
 
+def test_a_short_last_block_has_its_row(tmp_path):
+    words = ("--steps", "153", "--eval-every", "51", "--model-every", "40")
+    assert train(tmp_path / "run", *words, method="mbpo") == 0
+    table, evaluations = rows(tmp_path / "run" / "progress.csv"), rows(tmp_path / "run" / "evaluations.csv")
+    assert [r["step"] for r in table] == ["100", "140", "153"]
+    assert int(table[-1]["evaluation_steps"]) == sum(int(e["length"]) for e in evaluations)
+    assert float(table[-1]["eval/return"]) == np.mean([float(e["return"]) for e in evaluations if e["step"] == "153"])
+    assert 0 < float(table[-1]["agent/temperature"]) < 2
+
+
 def test_without_evaluation_episodes_training_episodes_are_reported(tmp_path):
     assert train(tmp_path / "run", "--eval-episodes", "0", method="mbpo") == 0
     table = rows(tmp_path / "run" / "progress.csv")
     assert {r["evaluation_steps"] for r in table} == {"0"}
     evaluations = rows(tmp_path / "run" / "evaluations.csv")
-    assert sum(int(r["length"]) for r in evaluations) > 100  # almost all of the 160 steps, the running episode excepted
+    assert 0 < sum(int(r["length"]) for r in evaluations) < 110  # of the 100 learning steps, not of the 60 random ones
     assert {r["step"] for r in evaluations} <= {"80", "120", "160"}
 
 
@@ -159,6 +169,8 @@ BAD = [
     ("train --env Hoper-v5", "env = 'Hoper-v5': no such environment; did you mean Hopper-v5"),
     ("train --env CartPole-v1", "action space is Discrete"),
     ("train --env Pusher-v4", "needs mujoco < 3"),
+    ("train --env Hopper-v2", "env = 'Hopper-v2': this version is not supported; take Hopper-v5 or Hopper-v4"),
+    ("train --env=", "env = '': no such environment"),
     ("train --method pmdl", "method = 'pmdl': unknown (did you mean pdml?); allowed: pdml, mbpo"),
     ("train --preset papr", "preset = 'papr': unknown (did you mean paper?)"),
     ("train --mixture.rat 0.1", "--mixture.rat: unknown field (did you mean mixture.rate?)"),
@@ -176,9 +188,13 @@ BAD = [
     ("train --method mbpo --mixture.rate 0.1", "method 'mbpo' has no such options"),
     ("train --steps", "argument --steps: expected one argument"),
     ("train Hopper-v5", "'Hopper-v5': pdml train has no such argument"),
-    ("train --threads 0", "threads = '0': must be a whole number, at least 1"),
+    ("train --threads 0", "threads = '0': must be a whole number, in [1, "),
     ("train --threads 4096", "threads = 4096: must lie in [1, "),
     ("train --config nowhere.json", "config = 'nowhere.json': cannot be read"),
+    ("eval nowhere --seed 4294967296", "seed = '4294967296': must be a whole number in [0, 4294967295]"),
+    ("eval nowhere --episodes ²", "episodes = '²': must be a whole number"),
+    ("train --run-dir " + "x" * 300, "cannot be used (File name too long)"),
+    ("train --warmup-steps 1", "warmup_steps = 1: must lie in [2, inf)"),
     ("eval nowhere", "run = 'nowhere': no run there"),
     ("eval", "the following arguments are required: RUN"),
     ("list colours", "invalid choice: 'colours'"),

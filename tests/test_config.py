@@ -108,12 +108,19 @@ def test_bad_values_are_named_with_what_is_allowed(changes, sentence):
         ('{"format": 1, "agent": {"gama": 0.9}}', r"unknown field agent.gama \(did you mean gamma\?\)"),
         ('{"format": 1, "agent": 3}', "agent must be a group of fields"),
         ('{"format": 1, "steps": "many"}', "steps = 'many': must be a whole number"),
+        ('{"format": 1, "env": 3}', "env = 3: must be a word"),
+        ('{"format": 1, "seed": 1' + "0" * 400 + "}", "must be a whole number"),
         ('{"format": 1, "steps": true}', "steps = True: must be a whole number"),
     ],
 )
 def test_bad_files_are_named(text, sentence):
     with pytest.raises(UserError, match=sentence):
         from_json(text, "some.json")
+
+
+def test_a_partial_file_takes_the_defaults_of_its_own_environment():
+    partial = from_json('{"format": 1, "env": "Walker2d-v5", "steps": 300000}', "x")
+    assert partial == change(defaults("Walker2d-v5"), {"steps": 300_000})
 
 
 def test_configuration_is_frozen():

@@ -74,6 +74,19 @@ def test_reservoir_is_a_uniform_sample_of_all_states():
     assert hits.max() <= 20  # 6 expected, each at most once a seed
 
 
+def test_states_lost_from_a_small_replay_leave_no_holes_in_the_reservoir():
+    actor = actor_of(0)
+    history = History(actor, 3, reservoir=80, seed=0)
+    kept = np.random.default_rng(0).standard_normal((50, 3)).astype(np.float32) + 9.0
+    for total in (100, 120, 400):  # 50 of 100 rows are left when first asked
+        history.push(actor)
+        history.shifts(kept, total)
+    arrays = history.arrays()
+    offered = 50 + 20 + 50
+    assert arrays["counts"].tolist() == [offered, 400]
+    assert (arrays["states"] > 1.0).all()
+
+
 def _reservoir(seed):
     actor = init_xavier(jax.random.key(0), (1, 4, 2))
     history = History(actor, 1, reservoir=50, seed=seed)

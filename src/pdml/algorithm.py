@@ -55,7 +55,7 @@ class TrainState:
     episode: Episode
     log: BlockLog = field(default_factory=BlockLog)
     recent: list[tuple[float, int]] = field(default_factory=list)
-    """Return and length of the training episodes that ended since the last evaluation."""
+    """Return and length of the episodes that ended since the last evaluation or the warm-up."""
     evaluation_steps: int = 0
     """Real steps spent on evaluation, beyond those learned from."""
 
@@ -73,7 +73,7 @@ class Parts(NamedTuple):
 def wire(config: Config, layout: Layout, terminated: Termination) -> Parts:
     """Build the recipe of the configuration and jit it at its edge."""
     recipe = RECIPES[config.method](config, layout, terminated)
-    imagined_rows = config.batch_size - int(config.real_ratio * config.batch_size)
+    imagined_rows = config.batch_size - config.real_rows
 
     def act(actor: Any, obs: jax.Array, draw: jax.Array) -> jax.Array:
         return recipe.agent.sample(actor, obs[None], draw)[0]
@@ -144,7 +144,8 @@ def train(
         state.step = step + 1
         if real_step.finished is not None:
             state.log.finished.append(real_step.finished)
-            state.recent.append(real_step.finished)
+            if learned >= 0:
+                state.recent.append(real_step.finished)
         after_step(state)
     return state
 
@@ -172,8 +173,8 @@ def _imagine(
     ring, stats = parts.imagine(
         state.model, state.agent.actor, ring, starts, np.int32(branches), np.int32(length), draw
     )
-    if int(ring.size) == 0:
-        raise FloatingPointError("every imagined row is not finite: the model has diverged")
+    if int(stats.steps) == 0:
+        raise FloatingPointError("no imagined row is finite: the model has diverged")
     return ring, {
         "imagined/horizon": float(length),
         "imagined/rows": float(stats.steps),
@@ -200,9 +201,8 @@ def _collect(state: TrainState, env: gymnasium.Env, parts: Parts, config: Config
 
 def _improve(state: TrainState, parts: Parts, config: Config) -> Any:
     """Update the agent G times and add up its metrics."""
-    real_rows = int(config.real_ratio * config.batch_size)
     drawn = generator(config.seed, Purpose.REAL_ROWS, state.step)
-    real = state.replay.sample((config.updates_per_step, real_rows), drawn)
+    real = state.replay.sample((config.updates_per_step, config.real_rows), drawn)
     agent, metrics = parts.improve(state.agent, state.imagined, real, key(config.seed, Purpose.IMPROVE, state.step))
     for name, value in jax.device_get(metrics).items():
         state.log.sums[name] = state.log.sums.get(name, 0.0) + float(value)

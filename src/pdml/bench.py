@@ -110,7 +110,7 @@ def _sac_update() -> tuple[float, Callable[[], int]]:
     # Actor: forward on next and current states, twice forward's cost backward. Critics: targets forward; forward and
     # twice backward for the critic's loss; forward and once (inputs only) backward for the actor's.
     gflop = config.batch_size * (4 * actor + 2 * 6 * critic) / 1e9
-    real = np.zeros((config.updates_per_step, int(config.real_ratio * config.batch_size), layout.width), np.float32)
+    real = np.zeros((config.updates_per_step, config.real_rows, layout.width), np.float32)
     state = [parts.recipe.agent.init(key(0, Purpose.AGENT_INIT))]
 
     def call() -> int:

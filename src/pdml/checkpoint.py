@@ -42,6 +42,7 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 def save(state: TrainState, config: Config, path: Path) -> None:
     """Write the whole state of a run."""
     arrays = flatten(state.agent, "agent") | flatten(state.model, "model") | flatten(state.imagined, "imagined")
+    arrays["imagined.rows"] = arrays["imagined.rows"][: int(state.imagined.capacity)]
     arrays |= {f"replay.{name}": array for name, array in state.replay.arrays().items()}
     arrays |= {f"history.{name}": array for name, array in state.history.arrays().items()}
     actions = state.episode.actions
@@ -67,6 +68,10 @@ def load(path: Path, config: Config, layout: Layout, parts: Parts, env: gymnasiu
     """Read a whole state and bring the environment to where it was."""
     arrays, note = read_arrays(path)
     state = init(config, layout, parts, env)
+    rows = np.zeros(state.imagined.rows.shape, np.float32)  # its size follows from the steps to come
+    if len(arrays["imagined.rows"]) <= len(rows):
+        rows[: len(arrays["imagined.rows"])] = arrays["imagined.rows"]
+        arrays["imagined.rows"] = rows
     state.step, state.evaluation_steps = note["step"], note["evaluation_steps"]
     try:
         state.agent = unflatten(state.agent, arrays, "agent")

@@ -101,8 +101,8 @@ def _defaults(words: list[str]) -> tuple[Config, list[str]]:
         parser.add_argument(f"--{name}")
     first, rest = parser.parse_known_args(words)
     if first.config is None:
-        env = first.env or Config().env
-        return configs.defaults(env, first.method or "pdml", first.preset or "paper"), rest
+        chosen = {name: getattr(first, name) for name in FIRST if getattr(first, name) is not None}
+        return configs.defaults(**{"env": Config().env, **chosen}), rest
     base = configs.read_config(Path(first.config))
     for name in ("env", "preset"):
         given = getattr(first, name)
@@ -111,7 +111,7 @@ def _defaults(words: list[str]) -> tuple[Config, list[str]]:
                 f"--{name} = '{given}': the values of '{first.config}' belong to '{getattr(base, name)}'; "
                 f"leave out --{name} or --config"
             )
-    return (configs.change(base, {"method": first.method}) if first.method else base), rest
+    return (base if first.method is None else configs.change(base, {"method": first.method})), rest
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -207,10 +207,14 @@ def _bench(options: argparse.Namespace) -> int:
     return 0
 
 
-def _whole(name: str, text: str | None, least: int = 1) -> int | None:
+def _whole(name: str, text: str | None, least: int = 1, most: int = 2**32 - 1) -> int | None:
     """Read a whole number of a command's own option."""
     if text is None:
         return None
-    if not text.removeprefix("-").isdigit() or int(text) < least:
-        raise UserError(f"{name} = '{text}': must be a whole number, at least {least}")
-    return int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= most:
+        raise UserError(f"{name} = '{text}': must be a whole number in [{least}, {most}]")
+    return value

@@ -105,7 +105,7 @@ class Config:
     preset: str = option("paper", "named set of changes to the defaults", choices=tuple(PRESETS))
     steps: int = option(4000, "real steps in all, warm-up included", "[1, inf)")
     seed: int = option(0, "seed of everything random", "[0, 4294967295]")
-    warmup_steps: int = option(5000, "first steps: uniform actions, nothing is learned", "[1, inf)")
+    warmup_steps: int = option(5000, "first steps: uniform actions, nothing is learned", "[2, inf)")
     model_every: int = option(250, "real steps a block, between two fits of the model", "[1, inf)")
     epoch_steps: int = option(1000, "real steps an epoch, the unit of the rollout schedule", "[1, inf)")
     updates_per_step: int = option(20, "agent updates a real step", "[1, inf)")
@@ -119,6 +119,11 @@ class Config:
     dynamics: DynamicsConfig = DynamicsConfig()
     mixture: MixtureConfig = MixtureConfig()
     rollouts: RolloutConfig = RolloutConfig()
+
+    @property
+    def real_rows(self) -> int:
+        """Real rows in an agent update; the rest are imagined."""
+        return int(self.real_ratio * self.batch_size)
 
 
 def defaults(env: str, method: str = "pdml", preset: str = "paper") -> Config:
@@ -260,7 +265,10 @@ def from_json(text: str, source: str) -> Config:
         raise UserError(f"config = '{source}': not a configuration written by this package") from None
     if written != FORMAT:
         raise UserError(f"config = '{source}': format {written}, this version reads format {FORMAT}")
-    return _build(Config, data, source, "")
+    first = [data.get(name, getattr(Config, name)) for name in ("env", "method", "preset")]
+    for name, value in zip(("env", "method", "preset"), first, strict=True):
+        _check_type(name, value, str)
+    return _build(defaults(*first), data, source, "")
 
 
 def read_config(path: Path) -> Config:
@@ -271,23 +279,23 @@ def read_config(path: Path) -> Config:
         raise UserError(f"config = '{path}': cannot be read ({type(error).__name__})") from None
 
 
-def _build(kind: type, data: Any, source: str, prefix: str) -> Any:
-    """Build a record from parsed JSON, naming fields that are unknown or of the wrong type."""
+def _build(base: Any, data: Any, source: str, prefix: str) -> Any:
+    """Change a record by parsed JSON, naming fields that are unknown or of the wrong type."""
     if not isinstance(data, dict):
         raise UserError(f"config = '{source}': {prefix.rstrip('.') or 'it'} must be a group of fields")
-    hints = get_type_hints(kind)
+    hints = get_type_hints(type(base))
     for name in data:
         if name not in hints:
             raise UserError(f"config = '{source}': unknown field {prefix}{name}{_nearest(name, hints)}")
     values: dict[str, Any] = {}
     for name, value in data.items():
         if is_dataclass(hints[name]):
-            values[name] = _build(hints[name], value, source, f"{prefix}{name}.")  # pyright: ignore[reportArgumentType]
+            values[name] = _build(getattr(base, name), value, source, f"{prefix}{name}.")
         else:
             entry: Any = tuple(value) if isinstance(value, list) else value
             _check_type(f"{prefix}{name}", entry, hints[name])
             values[name] = float(entry) if hints[name] is float else entry
-    return kind(**values)
+    return replace(base, **values)
 
 
 def _scalar(kind: type, text: str) -> Any:
@@ -324,7 +332,7 @@ def _check_type(name: str, value: Any, kind: Any) -> None:
 
 def _is_a(value: Any, kind: type) -> bool:
     """Say whether a scalar has a type; booleans are not numbers, whole numbers are numbers."""
-    if isinstance(value, bool):
+    if isinstance(value, bool) or (isinstance(value, int) and abs(value) >= 2**63):
         return False
     return isinstance(value, (int, float) if kind is float else kind)
 

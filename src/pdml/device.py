@@ -22,7 +22,7 @@ def prepare(threads: int | None = None) -> int:
     most = available_threads()
     if threads is not None and not 1 <= threads <= most:
         raise UserError(f"threads = {threads}: must lie in [1, {most}], the cores this process may use")
-    if threads is not None and threads < most:
+    if threads is not None and threads < most and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     count = threads or most
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):

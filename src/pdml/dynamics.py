@@ -196,13 +196,13 @@ def ensemble(config: DynamicsConfig, layout: Layout, seed: int) -> Dynamics:
         scale = np.where(scale < 1e-12, 1.0, scale)
         normaliser = Normaliser(jnp.asarray(mean, jnp.float32), jnp.asarray(scale, jnp.float32))
         capacity = max(4096, 1 << (len(x) - 1).bit_length())
-        x = _padded((x - mean) / scale, capacity)
-        y = _padded(y, capacity)
+        x = jnp.asarray(_padded((x - mean) / scale, capacity))
+        y = jnp.asarray(_padded(y, capacity))
         num_batches = math.ceil(len(training) / config.batch_size)
         most_batches = math.ceil(capacity / config.batch_size)
         sampler = Sampler(training, weights[training])
-        most_holdout = math.ceil(config.holdout_max / config.batch_size) * config.batch_size
-        held = _padded(holdout, most_holdout).astype(np.int32)
+        most_holdout = math.ceil(min(config.holdout_max, capacity) / config.batch_size) * config.batch_size
+        held = jnp.asarray(_padded(holdout.astype(np.int32), most_holdout))
 
         network, opt = state.network, state.opt
         best = copy(network.members)
@@ -252,8 +252,8 @@ def split_rows(
         return np.flatnonzero(~held), np.flatnonzero(held)
     labels = generator(seed, Purpose.HOLDOUT, 0, part=1).random(int(real.number[-1]) + 1) < config.holdout_ratio
     held = labels[real.number]
-    if not held.any() or held.all():
-        raise ValueError(f"a fixed holdout of {config.holdout_ratio} leaves one side of {size} rows empty")
+    if held.all() or not held.any():  # a handful of rows: leave none of the two sides empty
+        held[0] = not held[0]
     chosen = order[held[order]][: config.holdout_max]
     return np.flatnonzero(~held), np.sort(chosen)
 

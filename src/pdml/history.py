@@ -71,11 +71,14 @@ class History:
         self.count = 0
         self._snapshots = np.zeros((1, len(self._flatten(actor))), np.float32)
         self._states = np.zeros((reservoir, obs_size), np.float32)
-        self._seen = 0
+        self._offered = 0
         """States offered to the reservoir."""
-        self._outputs = np.zeros((0, 0, 0), np.float32)
-        """Kept outputs, [snapshot, state, 2 x action]; as many snapshots as have been compared."""
+        self._collected = 0
+        """States collected when the last were offered; more than offered where a small replay lost some before."""
+        self._outputs = np.zeros((1, reservoir, actor[-1].b.shape[0]), np.float32)
+        """Kept outputs, [snapshot, state, mean and log standard deviation]."""
         self._num_outputs = 0
+        """Snapshots whose outputs are kept."""
 
     def push(self, actor: Mlp) -> None:
         """Append a copy of the current actor (line 4)."""
@@ -95,7 +98,7 @@ class History:
             total: How many states have been collected in all.
         """
         replaced = self._offer(obs, total)
-        size = min(self._seen, len(self._states))
+        size = min(self._offered, len(self._states))
         self._update_outputs(replaced, size)
         current = self._outputs[self.count - 1].copy()
         result = np.zeros(self.count, np.float32)
@@ -108,22 +111,20 @@ class History:
 
     def _offer(self, obs: np.ndarray, total: int) -> np.ndarray:
         """Offer the unseen states to the reservoir (Vitter's algorithm R); return the slots that changed."""
-        new = min(total - self._seen, len(obs))
-        number = np.arange(total - new, total)
+        new = min(total - self._collected, len(obs))
+        number = self._offered + np.arange(new)
         capacity = len(self._states)
         drawn = generator(self._seed, Purpose.RESERVOIR, total).random(new)
         slot = np.where(number < capacity, number, (drawn * (number + 1)).astype(np.int64))
         taken = slot < capacity
         # Later states win a slot, as when offered one by one: numpy assigns in order.
         self._states[slot[taken]] = obs[len(obs) - new :][taken]
-        self._seen = total
+        self._offered += new
+        self._collected = total
         return np.unique(slot[taken])
 
     def _update_outputs(self, replaced: np.ndarray, size: int) -> None:
         """Evaluate old snapshots on the replaced states and new snapshots on all."""
-        shape = (len(self._states), 2 * self._action_size())
-        if self._num_outputs == 0:
-            self._outputs = np.zeros((1, *shape), np.float32)
         self._outputs = _grown(self._outputs, self.count)
         old = self._num_outputs
         for index in range(self.count):
@@ -136,27 +137,24 @@ class History:
                 self._outputs[index, part] = np.asarray(self._evaluate(flat, padded))[: len(part)]
         self._num_outputs = self.count
 
-    def _action_size(self) -> int:
-        rows = np.zeros((EVALUATED_ROWS, self._states.shape[1]), np.float32)
-        return jax.eval_shape(self._evaluate, self._snapshots[0], rows).shape[-1] // 2
-
     def arrays(self) -> dict[str, np.ndarray]:
         """Return all that `restore` needs; outputs are kept too, so that nothing is recomputed."""
         return {
             "snapshots": self._snapshots[: self.count].copy(),
             "states": self._states.copy(),
             "outputs": self._outputs[: self._num_outputs].copy(),
-            "seen": np.array([self._seen]),
+            "counts": np.array([self._offered, self._collected]),
         }
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Take over what `arrays` returned."""
-        self._snapshots = arrays["snapshots"].copy()
-        self.count = len(self._snapshots)
+        self.count, self._num_outputs = len(arrays["snapshots"]), len(arrays["outputs"])
+        self._snapshots = _grown(self._snapshots, self.count)
+        self._snapshots[: self.count] = arrays["snapshots"]
+        self._outputs = _grown(self._outputs, self._num_outputs)
+        self._outputs[: self._num_outputs] = arrays["outputs"]
         self._states = arrays["states"].copy()
-        self._outputs = arrays["outputs"].copy()
-        self._num_outputs = len(self._outputs)
-        self._seen = int(arrays["seen"][0])
+        self._offered, self._collected = (int(count) for count in arrays["counts"])
 
 
 def _grown(array: np.ndarray, count: int) -> np.ndarray:

@@ -66,7 +66,7 @@ def group_rows(config: Config) -> int:
 
 def empty(config: Config, layout: Layout) -> Imagined:
     """Return an empty ring, large enough for every length that this configuration reaches in its steps."""
-    epochs = (config.steps - config.warmup_steps) // config.epoch_steps
+    epochs = min((config.steps - config.warmup_steps) // config.epoch_steps, config.rollouts.last_epoch)
     lengths = {horizon(config.rollouts, epoch) for epoch in range(epochs + 1)}
     chunk = group_rows(config) * config.dynamics.num_elites
     physical = max(chunk, *(sizes(config, length)[0] for length in lengths))

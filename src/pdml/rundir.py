@@ -55,7 +55,11 @@ def create(path: Path, config: Config, threads: int, command: str) -> None:
 
 def check_free(path: Path) -> None:
     """Raise unless a run could be kept here; writes nothing."""
-    if (path / "config.json").exists():
+    try:
+        taken = (path / "config.json").exists()
+    except OSError as error:
+        raise UserError(f"run-dir = '{path}': cannot be used ({error.strerror})") from None
+    if taken:
         raise UserError(f"run-dir = '{path}': already holds a run; choose another directory")
     for parent in (path, *path.parents):
         if parent.exists():

@@ -10,8 +10,9 @@ from tensorboardX import SummaryWriter
 
 from pdml import checkpoint, rundir
 from pdml.algorithm import Parts, TrainState, init, train, wire
-from pdml.config import Config, read_config
+from pdml.config import Config, check, read_config
 from pdml.envs import make_env
+from pdml.errors import UserError
 from pdml.evaluation import EpisodeResult, evaluate
 from pdml.progress import Watcher
 from pdml.randomness import Purpose, key
@@ -55,7 +56,7 @@ class Recorder:
         results = []
         if learned > 0 and state.step % self._config.eval_every == 0:
             results = self._evaluate(state)
-        if learned > 0 and learned % self._config.model_every == 0:
+        if learned > 0 and (learned % self._config.model_every == 0 or state.step == self._config.steps):
             self._write(state)
         if results:
             self._watcher.evaluation(state.step, results, self._clock.total())
@@ -85,7 +86,8 @@ class Recorder:
         return results
 
     def _write(self, state: TrainState) -> None:
-        """Write the row of a block."""
+        """Write the row of a block, which is short only at the end of a run."""
+        length = (state.step - self._config.warmup_steps - 1) % self._config.model_every + 1
         finished = [total for total, _ in state.log.finished]
         row = {
             "step": state.step,
@@ -96,11 +98,11 @@ class Recorder:
             "eval/return": state.log.evaluated,
         }
         row |= state.log.metrics
-        row |= {name: total / self._config.model_every for name, total in state.log.sums.items()}
+        row |= {name: total / length for name, total in state.log.sums.items()}
         self._progress.add(row)
         seconds = {name: round(value, 3) for name, value in self._clock.seconds.items()}
         now = self._clock.total()
-        rate = self._config.model_every / max(now - self._last, 1e-9)
+        rate = length / max(now - self._last, 1e-9)
         self._last = now
         self._timing.add(
             {
@@ -129,9 +131,9 @@ def run(config: Config, path: Path, threads: int, command: str) -> TrainState:
     """Train from the first step to the last and leave a complete directory."""
     env, layout, parts = build(config)
     rundir.create(path, config, threads, command)
-    clock = Stopwatch()
-    recorder = Recorder(path, config, parts, clock)
+    clock, recorder = Stopwatch(), None
     try:
+        recorder = Recorder(path, config, parts, clock)
         state = train(init(config, layout, parts, env), env, parts, config, clock, recorder)
         save_policy(state, path / "policy.safetensors")
         checkpoint.save(state, config, path / "checkpoints" / f"step_{state.step:08d}.safetensors")
@@ -140,7 +142,8 @@ def run(config: Config, path: Path, threads: int, command: str) -> TrainState:
         (path / "error.txt").write_text(traceback.format_exc())
         raise
     finally:
-        recorder.close()
+        if recorder is not None:
+            recorder.close()
         env.close()
     return state
 
@@ -159,13 +162,16 @@ def archive(state: TrainState, path: Path) -> None:
 
 def evaluate_run(path: Path, episodes: int, stochastic: bool, seed: int | None) -> tuple[int, list[EpisodeResult]]:
     """Evaluate the policy of a run in fresh environments; return the policy's step and the episodes."""
-    config = read_config(rundir.require(path) / "config.json")
+    config = check(read_config(rundir.require(path) / "config.json"))
     seed = config.seed if seed is None else seed
     arrays, note = checkpoint.read_arrays(path / "policy.safetensors")
     env, _, parts = build(config)
     env.close()
     agent = parts.recipe.agent
-    actor = unflatten(agent.init(key(0, Purpose.AGENT_INIT)).actor, arrays, "actor")
+    try:
+        actor = unflatten(agent.init(key(0, Purpose.AGENT_INIT)).actor, arrays, "actor")
+    except ValueError as error:
+        raise UserError(f"run = '{path}': its policy does not belong to its configuration ({error})") from None
     mode, sample = jax.jit(agent.mode), jax.jit(agent.sample)
 
     def policy(obs: np.ndarray, time: int) -> np.ndarray:

@@ -4,6 +4,7 @@ Sources: [Wang et al. 2023, Appendix], [Janner et al. 2019]. The paper prints it
 length, length, epoch, epoch although its text says otherwise; the values here are read that way.
 """
 
+import warnings
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -86,20 +87,27 @@ def _why_unknown(env_id: str) -> str:
     import gymnasium  # only on the way to an error: the registry knows names and spaces that we do not
 
     known = ", ".join(env_ids())
+    name = env_id.rpartition("-")[0]
+    if name in TASKS:
+        versions = " or ".join(f"{name}-{version}" for version in TASKS[name].versions)
+        return f"env = '{env_id}': this version is not supported; take {versions}"
     if env_id not in gymnasium.registry:
         near = get_close_matches(env_id, env_ids(), n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known: {known}"
         return f"env = '{env_id}': no such environment; {hint}"
     try:
-        env = gymnasium.make(env_id)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            env = gymnasium.make(env_id)
     except Exception as error:
-        return f"env = '{env_id}': Gymnasium cannot make it ({str(error).splitlines()[0]}); known: {known}"
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return f"env = '{env_id}': Gymnasium cannot make it ({reason}); known: {known}"
     spaces = {"action": env.action_space, "observation": env.observation_space}
     env.close()
     for what, space in spaces.items():
         if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
             return (
-                f"env = '{env_id}': its {what} space is {type(space).__name__}{getattr(space, 'shape', '')}, "
+                f"env = '{env_id}': its {what} space is {type(space).__name__}{space.shape or ''}, "
                 "only Box spaces of one dimension are supported"
             )
     return f"env = '{env_id}': no termination rule is known for it; known: {known}"
