@@ -132,7 +132,7 @@ def train(
             with clock("weigh"):
                 weights = parts.recipe.weighting(_context(real, state))  # 5-6, Eq. (4)-(5)
             with clock("fit"):
-                state.model, fitted = parts.recipe.dynamics.fit(state.model, real, weights.rows, step)  # 7-8, Eq. (2)
+                state.model, fitted = parts.recipe.dynamics.fit(state.model, real, weights.rows, step)  # 7-8, Eq. (7)
             with clock("imagine"):
                 state.imagined, dreamed = _imagine(state, parts, config, real, weights, learned)  # 9-12
             state.log = BlockLog(weights.metrics | fitted | dreamed)

@@ -94,7 +94,7 @@ def negative_log_likelihood(
 ) -> Float[Array, ""]:
     r"""$\sum_b \overline{(\mu-y)^2 e^{-\ell} + \ell}$ + decay of each layer's weights + pull on the bounds.
 
-    Departs from the paper's Eq. (2), which predicts the next state alone: the target is [reward, change of state],
+    Departs from the paper's Eq. (7), which predicts the next state alone: the target is [reward, change of state],
     and the mean is taken over rows and outputs, as in the code that it builds on.
     """
     loss = BOUND_PENALTY * (network.bounds.upper.sum() - network.bounds.lower.sum())

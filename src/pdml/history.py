@@ -41,7 +41,7 @@ def double_kl(
 def pinsker_shift(
     current: Float[Array, "states two_a"], others: Float[Array, "policies states two_a"], count: Int[Array, ""]
 ) -> Float[Array, " policies"]:
-    r"""$\xi_i = \mathbb{E}_s \sqrt{\mathrm{KL}/2}$, Pinsker's bound of the total variation, over `count` states."""
+    r"""$\xi_i = \mathbb{E}_s \sqrt{\mathrm{KL}/2}$, Pinsker's bound of the total variation over states, Eq. (6)."""
     mean, log_std = jnp.split(current[None], 2, axis=-1)
     other_mean, other_log_std = jnp.split(others, 2, axis=-1)
     twice = double_kl(mean, log_std, other_mean, other_log_std)
