@@ -172,6 +172,7 @@ def test_the_fit_compiles_once_more_when_its_capacity_doubles(tiny):
     assert counts == {name: 2 if name in doubled else 1 for name in counts}
 
 
+@pytest.mark.slow
 def test_time_limits_are_stored_without_a_terminal(tiny):
     state = go(change(tiny, {"env": "Pusher-v5", "warmup_steps": 230, "steps": 240}))
     rows = state.replay.stored().rows
@@ -205,6 +206,7 @@ def test_real_ring_may_be_smaller_than_the_run(tiny):
     assert 0.0 < shares < 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -219,6 +221,7 @@ def test_unusual_sizes_run_through(tiny, changes):
     assert int(state.imagined.size) > 0
 
 
+@pytest.mark.slow
 def test_a_run_may_be_continued_to_more_steps_than_were_planned(tiny, tmp_path):
     longer = change(tiny, {"rollouts.first_epoch": 1, "rollouts.last_epoch": 3, "rollouts.longest": 3})
     shorter = change(longer, {"steps": 100})

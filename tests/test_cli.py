@@ -188,7 +188,7 @@ BAD = [
     ("train --method mbpo --mixture.rate 0.1", "method 'mbpo' has no such options"),
     ("train --steps", "argument --steps: expected one argument"),
     ("train Hopper-v5", "'Hopper-v5': pdml train has no such argument"),
-    ("train --threads 0", "threads = '0': must be a whole number, in [1, "),
+    ("train --threads 0", "threads = '0': must be a whole number in [1, "),
     ("train --threads 4096", "threads = 4096: must lie in [1, "),
     ("train --config nowhere.json", "config = 'nowhere.json': cannot be read"),
     ("eval nowhere --seed 4294967296", "seed = '4294967296': must be a whole number in [0, 4294967295]"),
