@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Float64, Int, PRNGKeyArray
 
 from pdml.config import DynamicsConfig
 from pdml.descent import descend
@@ -127,9 +127,49 @@ def ensemble(config: DynamicsConfig, layout: Layout, seed: int) -> Dynamics:
         bounds = Bounds(jnp.full((outputs,), 0.5, jnp.float32), jnp.full((outputs,), -10.0, jnp.float32))
         network = Network(members, bounds)
         normaliser = Normaliser(jnp.zeros((inputs,)), jnp.ones((inputs,)))
-        return ModelState(
-            network, adam.init(cast(Any, network)), normaliser, jnp.arange(config.num_elites, dtype=jnp.int32)
-        )
+        elites = jnp.arange(config.num_elites, dtype=jnp.int32)
+        return ModelState(network, adam.init(cast(Any, network)), normaliser, elites)
+
+    train_epoch = jax.jit(make_train_epoch(config, adam), donate_argnums=(0, 1))
+    holdout_error = jax.jit(make_holdout_error(config))
+    keep_best = jax.jit(take_improved, donate_argnums=0)
+
+    def fit(
+        state: ModelState, real: RealRows, weights: Float64[np.ndarray, " n"], step: int
+    ) -> tuple[ModelState, dict[str, float]]:
+        """Train until no member has improved by 1 % for more than `patience` epochs (lines 7-8).
+
+        The network is warm-started, the inputs' normaliser is refitted, each member's best weights are restored and
+        the elites are those with the least error on the holdout. `state` is consumed.
+        """
+        data, normaliser = prepare(real, weights, config, layout, seed, step)
+        network, opt = state.network, state.opt
+        best = copy(network.members)
+        best_error = np.full(config.num_members, np.inf, np.float32)
+        epoch, waited = 0, 0
+        while epoch < config.max_epochs and waited <= config.patience:
+            chosen = data.minibatches(generator(seed, Purpose.MODEL_ROWS, step, epoch))
+            network, opt = train_epoch(network, opt, data.x, data.y, chosen, np.int32(data.num_batches))
+            error = np.asarray(holdout_error(network, data.x, data.y, data.holdout, np.int32(data.num_holdout)))
+            improved = error < (1.0 - config.improvement) * best_error
+            best = keep_best(best, network.members, improved)
+            best_error = np.where(improved, error, best_error)
+            waited = 0 if improved.any() else waited + 1
+            epoch += 1
+        elites = np.argsort(best_error, kind="stable")[: config.num_elites].astype(np.int32)
+        metrics = {
+            "model/holdout_error": float(best_error[elites].mean()),
+            "model/epochs": float(epoch),
+            "model/capped": float(waited <= config.patience),
+        }
+        return ModelState(Network(best, network.bounds), opt, normaliser, jnp.asarray(elites)), metrics
+
+    jitted = {"train_epoch": train_epoch, "holdout_error": holdout_error, "keep_best": keep_best}
+    return Dynamics(jax.jit(init), fit, jitted)
+
+
+def make_train_epoch(config: DynamicsConfig, adam: optax.GradientTransformation) -> Callable[..., Any]:
+    """Build one epoch of descent."""
 
     def train_epoch(
         network: Network,
@@ -148,6 +188,13 @@ def ensemble(config: DynamicsConfig, layout: Layout, seed: int) -> Dynamics:
 
         return jax.lax.fori_loop(0, num_batches, step, (network, opt))
 
+    return train_epoch
+
+
+def make_holdout_error(config: DynamicsConfig) -> Callable[..., Any]:
+    """Build the error that decides early stopping and elites: squared, of the means, without the variance."""
+    chunk = config.batch_size
+
     def holdout_error(
         network: Network,
         x: Float[Array, "capacity inputs"],
@@ -156,15 +203,14 @@ def ensemble(config: DynamicsConfig, layout: Layout, seed: int) -> Dynamics:
         num_rows: Int[Array, ""],
     ) -> Float[Array, " members"]:
         """Return each member's mean squared error over the first `num_rows` of the holdout."""
-        chunk = config.batch_size
 
         def add(i: Array, total: Array) -> Array:
             index = jax.lax.dynamic_slice_in_dim(rows, i * chunk, chunk)
             valid = (i * chunk + jnp.arange(chunk)) < num_rows
-            shared = jnp.broadcast_to(x[index][None], (config.num_members, chunk, inputs))
+            shared = jnp.broadcast_to(x[index][None], (config.num_members, chunk, x.shape[1]))
             errors = []
             for output in apply_members(network.members, shared):
-                squared = jnp.square(output[:, :outputs] - y[index]).mean(axis=1)
+                squared = jnp.square(output[:, : y.shape[1]] - y[index]).mean(axis=1)
                 errors.append(jnp.where(valid, squared, 0.0).sum())
             return total + jnp.stack(errors)
 
@@ -172,68 +218,58 @@ def ensemble(config: DynamicsConfig, layout: Layout, seed: int) -> Dynamics:
         total = jax.lax.fori_loop(0, chunks, add, jnp.zeros((config.num_members,), jnp.float32))
         return total / num_rows.astype(jnp.float32)
 
-    def keep_best(best: tuple[Mlp, ...], members: tuple[Mlp, ...], improved: Array) -> tuple[Mlp, ...]:
-        return tuple(
-            jax.tree.map(lambda old, new, i=i: jnp.where(improved[i], new, old), best[i], members[i])
-            for i in range(len(members))
-        )
+    return holdout_error
 
-    jit_epoch = jax.jit(train_epoch, donate_argnums=(0, 1))
-    jit_error = jax.jit(holdout_error)
-    jit_keep = jax.jit(keep_best, donate_argnums=0)
 
-    def fit(
-        state: ModelState, real: RealRows, weights: Float64[np.ndarray, " n"], step: int
-    ) -> tuple[ModelState, dict[str, float]]:
-        """Train until no member has improved by 1 % for more than `patience` epochs (lines 7-8).
-
-        The network is warm-started, the inputs' normaliser is refitted, each member's best weights are restored and
-        the elites are those with the least error on the holdout. `state` is consumed.
-        """
-        training, holdout = split_rows(real, config, seed, step)
-        x, y = layout.inputs(real.rows), layout.targets(real.rows)
-        mean, scale = x[training].mean(axis=0, dtype=np.float64), x[training].std(axis=0, dtype=np.float64)
-        scale = np.where(scale < 1e-12, 1.0, scale)
-        normaliser = Normaliser(jnp.asarray(mean, jnp.float32), jnp.asarray(scale, jnp.float32))
-        capacity = max(4096, 1 << (len(x) - 1).bit_length())
-        x = jnp.asarray(_padded((x - mean) / scale, capacity))
-        y = jnp.asarray(_padded(y, capacity))
-        num_batches = math.ceil(len(training) / config.batch_size)
-        most_batches = math.ceil(capacity / config.batch_size)
-        sampler = Sampler(training, weights[training])
-        most_holdout = math.ceil(min(config.holdout_max, capacity) / config.batch_size) * config.batch_size
-        held = jnp.asarray(_padded(holdout.astype(np.int32), most_holdout))
-
-        network, opt = state.network, state.opt
-        best = copy(network.members)
-        best_error = np.full(config.num_members, np.inf, np.float32)
-        epoch, waited = 0, 0
-        while epoch < config.max_epochs and waited <= config.patience:
-            drawn = sampler.draw(
-                (num_batches, config.num_members, config.batch_size),
-                generator(seed, Purpose.MODEL_ROWS, step, epoch),
-            )
-            chosen = _padded(drawn.astype(np.int32), most_batches)
-            network, opt = jit_epoch(network, opt, x, y, chosen, np.int32(num_batches))
-            error = np.asarray(jit_error(network, x, y, held, np.int32(len(holdout))))
-            improved = error < (1.0 - config.improvement) * best_error
-            best = jit_keep(best, network.members, improved)
-            best_error = np.where(improved, error, best_error)
-            waited = 0 if improved.any() else waited + 1
-            epoch += 1
-        elites = np.argsort(best_error, kind="stable")[: config.num_elites].astype(np.int32)
-        metrics = {
-            "model/holdout_error": float(best_error[elites].mean()),
-            "model/epochs": float(epoch),
-            "model/capped": float(waited <= config.patience),
-        }
-        return ModelState(Network(best, network.bounds), opt, normaliser, jnp.asarray(elites)), metrics
-
-    return Dynamics(
-        init=jax.jit(init),
-        fit=fit,
-        jitted={"train_epoch": jit_epoch, "holdout_error": jit_error, "keep_best": jit_keep},
+def take_improved(
+    best: tuple[Mlp, ...], members: tuple[Mlp, ...], improved: Bool[Array, " members"]
+) -> tuple[Mlp, ...]:
+    """Return the best weights of each member, taking over those that improved."""
+    return tuple(
+        jax.tree.map(lambda old, new, i=i: jnp.where(improved[i], new, old), best[i], members[i])
+        for i in range(len(members))
     )
+
+
+class FitData(NamedTuple):
+    """The rows of one fit on the device, padded so that shapes change only when the data have doubled."""
+
+    x: Float[Array, "capacity inputs"]
+    y: Float[Array, "capacity outputs"]
+    holdout: Int[Array, " most"]
+    num_holdout: int
+    num_batches: int
+    minibatches: Callable[[np.random.Generator], Int[np.ndarray, "batches members b"]]
+    """Draw the row numbers of an epoch."""
+
+
+def prepare(
+    real: RealRows, weights: Float64[np.ndarray, " n"], config: DynamicsConfig, layout: Layout, seed: int, step: int
+) -> tuple[FitData, Normaliser]:
+    """Split the rows, standardise the inputs by the training rows, and set up the weighted sampler over these."""
+    training, holdout = split_rows(real, config, seed, step)
+    x, y = layout.inputs(real.rows), layout.targets(real.rows)
+    mean, scale = x[training].mean(axis=0, dtype=np.float64), x[training].std(axis=0, dtype=np.float64)
+    scale = np.where(scale < 1e-12, 1.0, scale)
+    capacity = max(4096, 1 << (len(x) - 1).bit_length())
+    num_batches = math.ceil(len(training) / config.batch_size)
+    most_batches = math.ceil(capacity / config.batch_size)
+    most_holdout = math.ceil(min(config.holdout_max, capacity) / config.batch_size) * config.batch_size
+    sampler = Sampler(training, weights[training])
+
+    def minibatches(drawn: np.random.Generator) -> np.ndarray:
+        rows = sampler.draw((num_batches, config.num_members, config.batch_size), drawn)
+        return _padded(rows.astype(np.int32), most_batches)
+
+    data = FitData(
+        x=jnp.asarray(_padded((x - mean) / scale, capacity)),
+        y=jnp.asarray(_padded(y, capacity)),
+        holdout=jnp.asarray(_padded(holdout.astype(np.int32), most_holdout)),
+        num_holdout=len(holdout),
+        num_batches=num_batches,
+        minibatches=minibatches,
+    )
+    return data, Normaliser(jnp.asarray(mean, jnp.float32), jnp.asarray(scale, jnp.float32))
 
 
 def split_rows(

@@ -110,41 +110,41 @@ def compact(rows: Float[Array, "n width"], keep: Bool[Array, " n"]) -> Float[Arr
     return rows[jnp.argsort(~keep, stable=True)]
 
 
+def choose_elites(model: ModelState) -> list[Mlp]:
+    """Take the elites out of the ensemble."""
+    stacked = jax.tree.map(lambda *leaf: jnp.stack(leaf), *model.network.members)
+    return [jax.tree.map(lambda leaf, i=i: leaf[model.elites[i]], stacked) for i in range(len(model.elites))]
+
+
+def predict(
+    model: ModelState, elites: list[Mlp], obs: Float[Array, "b obs"], action: Float[Array, "b a"], key: PRNGKeyArray
+) -> tuple[Float[Array, " b"], Float[Array, "b obs"]]:
+    """Sample reward and next state, with the rows dealt to the elites in equal random groups."""
+    order_key, noise_key = jax.random.split(key)
+    order = jax.random.permutation(order_key, len(obs))
+    x = normalise(model.normaliser, jnp.concatenate([obs, action], axis=-1)[order])
+    outputs = [mlp(elite, rows, silu) for elite, rows in zip(elites, jnp.split(x, len(elites)), strict=True)]
+    mean, log_var = split_output(jnp.concatenate(outputs), model.network.bounds)
+    back = jnp.argsort(order)
+    target = mean[back] + jnp.exp(0.5 * log_var[back]) * jax.random.normal(noise_key, mean.shape)
+    return target[:, 0], obs + target[:, 1:]
+
+
 def branched(config: Config, layout: Layout, sample: Policy, terminated: Termination) -> Callable[..., tuple]:
     """Build the imagination of MBPO: stochastic branches, each step by a randomly chosen elite.
 
-    Rows are dealt to the elites in equal random groups, anew at every depth: each row's member is uniform, and each row
-    costs one network. A branch that terminates or leaves the finite numbers is dropped, the rest moves up, so dead
-    branches cost nothing.
+    Groups are dealt anew at every depth: each row's member is uniform, and each row costs one network. A branch that
+    terminates or leaves the finite numbers is dropped, the rest moves up, so dead branches cost nothing.
 
     Returns:
         A function (model, actor, ring, starts, number of starts, length, key) -> (ring, stats).
     """
-    elites, group = config.dynamics.num_elites, group_rows(config)
-    chunk = elites * group
+    chunk = config.dynamics.num_elites * group_rows(config)
 
-    def choose(model: ModelState) -> list[Mlp]:
-        """Take the elites out of the ensemble, once a call."""
-        stacked = jax.tree.map(lambda *leaf: jnp.stack(leaf), *model.network.members)
-        return [jax.tree.map(lambda leaf, i=i: leaf[model.elites[i]], stacked) for i in range(elites)]
-
-    def predict(
-        model: ModelState, members: list[Mlp], obs: Array, action: Array, key: PRNGKeyArray
-    ) -> tuple[Array, Array]:
-        """Return sampled reward and next state of one chunk."""
-        order_key, noise_key = jax.random.split(key)
-        order = jax.random.permutation(order_key, chunk)
-        x = normalise(model.normaliser, jnp.concatenate([obs, action], axis=-1)[order])
-        outputs = [mlp(member, x[i * group : (i + 1) * group], silu) for i, member in enumerate(members)]
-        mean, log_var = split_output(jnp.concatenate(outputs), model.network.bounds)
-        back = jnp.argsort(order)
-        target = mean[back] + jnp.exp(0.5 * log_var[back]) * jax.random.normal(noise_key, mean.shape)
-        return target[:, 0], obs + target[:, 1:]
-
-    def step(model: ModelState, members: list[Mlp], actor: Mlp, obs: Array, key: PRNGKeyArray) -> Transition:
+    def step(model: ModelState, elites: list[Mlp], actor: Mlp, obs: Array, key: PRNGKeyArray) -> Transition:
         act_key, predict_key = jax.random.split(key)
         action = sample(actor, obs, act_key)
-        reward, next_obs = predict(model, members, obs, action, predict_key)
+        reward, next_obs = predict(model, elites, obs, action, predict_key)
         return Transition(obs, action, reward, next_obs, terminated(next_obs).astype(jnp.float32))
 
     def imagine(
@@ -157,7 +157,7 @@ def branched(config: Config, layout: Layout, sample: Policy, terminated: Termina
         key: PRNGKeyArray,
     ) -> tuple[Imagined, ImagineStats]:
         most = len(starts)
-        members = choose(model)
+        elites = choose_elites(model)
 
         def advance(i: Array, carry):
             """Step chunk i; survivors move up over rows that have been read."""
@@ -165,7 +165,7 @@ def branched(config: Config, layout: Layout, sample: Policy, terminated: Termina
             begin = i * chunk
             valid = begin + jnp.arange(chunk, dtype=jnp.int32) < alive
             now = jax.lax.dynamic_slice_in_dim(obs, begin, chunk)
-            transition = step(model, members, actor, now, jax.random.fold_in(depth_key, i))
+            transition = step(model, elites, actor, now, jax.random.fold_in(depth_key, i))
             rows = pack(transition)
             keep = valid & jnp.isfinite(rows).all(axis=-1)
             ring = append(ring, compact(rows, keep), keep.sum(dtype=jnp.int32))
