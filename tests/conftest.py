@@ -19,7 +19,10 @@ with install_import_hook("pdml", "beartype.beartype"):
 
 import jax
 import pytest
+from hypothesis import settings
 
+settings.register_profile("pdml", deadline=None, derandomize=True)  # no test measures time
+settings.load_profile("pdml")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
