@@ -40,7 +40,7 @@ class Recorder:
     """Called after every step: writes a row a block, evaluates, archives."""
 
     def __init__(self, path: Path, config: Config, parts: Parts, clock: Stopwatch):
-        self._path, self._config, self._parts, self._clock = path, config, parts, clock
+        self._path, self._config, self._clock = path, config, clock
         self._progress = rundir.Table(path / "progress.csv")
         self._evaluations = rundir.Table(path / "evaluations.csv")
         self._timing = rundir.Table(path / "timing.csv")
