@@ -1,12 +1,14 @@
-"""Soft actor-critic: targets by hand, and five probe environments whose answers are known."""
+"""Soft actor-critic and its relatives: targets by hand, and five probes whose answers are known, for every agent."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pdml.agents import critic_values, sac, soft_target
-from pdml.config import AgentConfig
+from pdml.agents import critic_values, redq, sac, soft_target, td_errors
+from pdml.config import AgentConfig, Config, change, defaults
+from pdml.maper import augmented_terms, balance, maper, predicted_reward
+from pdml.nets import choose
 from pdml.transition import Layout, Transition, pack
 
 LAYOUT = Layout(1, 1)
@@ -19,7 +21,7 @@ def batch(obs, action, reward, next_obs, terminated):
 
 
 def agent_and_state(seed=0, **changes):
-    agent = sac(AgentConfig(hidden_sizes=(16,), **changes), LAYOUT)
+    agent = sac(Config(agent=AgentConfig(hidden_sizes=(16,), **changes)), LAYOUT)
     return agent, agent.init(jax.random.key(seed))
 
 
@@ -27,7 +29,7 @@ def test_target_is_reward_plus_discounted_soft_value():
     _, state = agent_and_state(temperature=0.3)
     step = batch(0.2, 0.1, 2.0, [0.0, 0.5, -1.0, 3.0], 0.0)
     noise = jnp.asarray([[0.0], [1.0], [-1.0], [0.5]])
-    found = soft_target(state, step, noise, 0.9)
+    found = soft_target(state, state.target_critics, step, noise, 0.9)
     mean, log_std = np.split(np.asarray(_forward(state.actor, np.asarray(step.next_obs))), 2, axis=1)
     u = mean + np.exp(log_std) * np.asarray(noise)
     log_prob = -0.5 * np.asarray(noise) ** 2 - log_std - 0.5 * np.log(2 * np.pi) - np.log(1 - np.tanh(u) ** 2)
@@ -45,14 +47,14 @@ def _forward(layers, x):
 def test_terminated_rows_do_not_bootstrap_even_from_values_that_are_not_finite():
     _, state = agent_and_state()
     step = batch(0.0, 0.0, [1.0, 2.0, 3.0, 4.0], [0.0, np.nan, np.inf, 1.0], 1.0)
-    assert np.asarray(soft_target(state, step, jnp.zeros((4, 1)), 0.99)).tolist() == [1, 2, 3, 4]
+    assert np.asarray(soft_target(state, state.target_critics, step, jnp.zeros((4, 1)), 0.99)).tolist() == [1, 2, 3, 4]
 
 
 def test_targets_trail_the_critics_by_tau():
     agent, state = agent_and_state(tau=0.25)
     before = np.asarray(state.target_critics[0][0].w)
     rows = pack(batch(0.1, 0.2, 1.0, 0.3, 0.0))[None]
-    after, _ = jax.jit(agent.improve)(state, rows, jax.random.key(1))
+    after, _, _ = jax.jit(agent.improve)(state, rows, None, jax.random.key(1))
     expected = 0.75 * before + 0.25 * np.asarray(after.critics[0][0].w)
     np.testing.assert_allclose(np.asarray(after.target_critics[0][0].w), expected, rtol=1e-5, atol=1e-7)
 
@@ -60,24 +62,146 @@ def test_targets_trail_the_critics_by_tau():
 def test_a_fixed_temperature_stays_and_a_learned_one_meets_its_target_entropy():
     rows = jnp.broadcast_to(pack(batch([0.0, 0.3, -0.3, 1.0], 0.0, 0.0, 0.0, 1.0))[None], (1500, 4, LAYOUT.width))
     agent, state = agent_and_state(temperature=0.2)
-    after, metrics = jax.jit(agent.improve)(state, rows[:50], jax.random.key(0))
+    after, metrics, _ = jax.jit(agent.improve)(state, rows[:50], None, jax.random.key(0))
     assert float(jnp.exp(after.log_alpha)) == pytest.approx(0.2)
     agent, state = agent_and_state(target_entropy=-0.7, learning_rate=3e-3)
     improve = jax.jit(agent.improve)
-    state, _ = improve(state, rows, jax.random.key(0))
-    _, metrics = improve(state, rows, jax.random.key(1))
+    state, _, _ = improve(state, rows, None, jax.random.key(0))
+    _, metrics, _ = improve(state, rows, None, jax.random.key(1))
     assert float(metrics["agent/entropy"]) == pytest.approx(-0.7, abs=0.15)
 
 
-def solve(step, updates=1500, gamma=0.9):
+def test_td_error_is_the_soft_target_minus_the_mean_value():
+    _, state = agent_and_state(temperature=0.3)
+    step = batch([0.2, -0.1, 0.0, 1.0], 0.1, 2.0, [0.0, 0.5, -1.0, 3.0], [0.0, 0.0, 1.0, 0.0])
+    noise = jnp.asarray([[0.0], [1.0], [-1.0], [0.5]])
+    x = np.concatenate([np.asarray(step.obs), np.asarray(step.action)], axis=1)
+    value = np.mean([_forward(critic, x)[:, 0] for critic in state.critics], axis=0)
+    expected = np.asarray(soft_target(state, state.target_critics, step, noise, 0.9)) - value
+    np.testing.assert_allclose(np.asarray(td_errors(state, step, noise, 0.9)), expected, rtol=1e-4)
+    assert expected[2] == pytest.approx(2.0 - value[2])
+
+
+def test_log_probabilities_may_count_in_the_environments_action_units():
+    config = change(defaults("Humanoid-v5"), {"agent.scaled_log_prob": True})
+    assert config.log_action_scale == pytest.approx(17 * np.log(0.4))
+    assert defaults("Humanoid-v5").log_action_scale == 0.0
+    _, state = agent_and_state(temperature=0.3)
+    step, noise = batch(0.2, 0.1, 2.0, 0.5, 0.0), jnp.zeros((4, 1))
+    plain, scaled = (soft_target(state, state.target_critics, step, noise, 0.9, scale) for scale in (0.0, np.log(0.4)))
+    # A density over actions 0.4 times as wide is 1 / 0.4 times as high: log pi grows, the soft value falls.
+    np.testing.assert_allclose(np.asarray(scaled - plain), 0.9 * 0.3 * np.log(0.4), rtol=1e-4)
+
+
+def redq_config(num_critics, subset, **changes):
+    agent = AgentConfig(hidden_sizes=(16,), num_critics=num_critics, subset=subset, **changes)
+    return Config(method="redq", agent=agent)
+
+
+def test_redq_with_two_critics_and_both_in_the_subset_has_the_targets_of_sac():
+    state = redq(redq_config(2, 2), LAYOUT).init(jax.random.key(0))
+    twin = sac(redq_config(2, 2), LAYOUT).init(jax.random.key(0))
+    step, noise = batch(0.2, 0.1, 2.0, [0.0, 0.5, -1.0, 3.0], 0.0), jnp.asarray([[0.0], [1.0], [-1.0], [0.5]])
+    expected = soft_target(twin, twin.target_critics, step, noise, 0.99)
+    for order in ([0, 1], [1, 0]):
+        chosen = choose(state.target_critics, jnp.asarray(order))
+        assert np.array_equal(soft_target(state, chosen, step, noise, 0.99), expected)
+
+
+def test_redq_moves_all_critics_at_each_update_and_the_actor_once_after_the_last():
+    agent = redq(redq_config(10, 2), LAYOUT)
+    state = agent.init(jax.random.key(0))
+    rows = jnp.broadcast_to(pack(batch([0.0, 0.3, -0.3, 1.0], 0.0, 1.0, 0.5, 0.0))[None], (7, 4, LAYOUT.width))
+    after, metrics, priorities = jax.jit(agent.improve)(state, rows, None, jax.random.key(1))
+    assert int(after.critic_opt[0].count) == 7
+    assert int(after.actor_opt[0].count) == int(after.alpha_opt[0].count) == 1
+    assert len(after.critics) == 10
+    for old, new in zip(state.critics, after.critics, strict=True):
+        assert not np.array_equal(old[0].w, new[0].w)
+    assert priorities is None
+    assert set(metrics) == {f"agent/{n}" for n in ("critic_loss", "value", "actor_loss", "entropy", "temperature")}
+
+
+def test_redq_draws_a_random_pair_at_each_update():
+    """Only chosen target critics are read: with one that is not a number, the share of spoilt updates is theirs."""
+    agent = redq(redq_config(5, 2, learning_rate=1e-12), LAYOUT)
+    state = agent.init(jax.random.key(0))
+    spoilt = jax.tree.map(lambda leaf: leaf * jnp.nan, state.target_critics[3])
+    state = jax.tree.map(lambda leaf: leaf, state)
+    object.__setattr__(state, "target_critics", (*state.target_critics[:3], spoilt, state.target_critics[4]))
+    rows = pack(batch([0.0, 0.3, -0.3, 1.0], 0.0, 1.0, 0.5, 0.0))[None]
+    improve = jax.jit(agent.improve)
+    bad = [np.isnan(improve(state, rows, None, jax.random.key(i))[1]["agent/critic_loss"]) for i in range(200)]
+    assert np.mean(bad) == pytest.approx(2 / 5, abs=0.12)
+
+
+def test_maper_terms_priority_balance_and_target_by_hand():
+    agent = maper(Config(method="maper-mbpo", agent=AgentConfig(hidden_sizes=(16,))), LAYOUT)
+    state = agent.init(jax.random.key(0))
+    assert state.critics[0][-1].b.shape == (3,)  # value, reward, next state
+    step, target = batch(0.2, [0.1, 0.2, -0.3, 0.0], 2.0, [0.0, 0.5, -1.0, 3.0], 0.0), jnp.asarray([1.0, 2.0, 3.0, 4.0])
+    x = np.concatenate([np.asarray(step.obs), np.asarray(step.action)], axis=1)
+    out = np.stack([_forward(critic, x) for critic in state.critics])
+    terms, _ = augmented_terms(state.critics, step, target)
+    np.testing.assert_allclose(np.asarray(terms[0]), ((out[..., 0] - np.asarray(target)) ** 2).sum(0), rtol=1e-4)
+    np.testing.assert_allclose(np.asarray(terms[1]), ((out[..., 1] - 2.0) ** 2).sum(0), rtol=1e-4)
+    np.testing.assert_allclose(
+        np.asarray(terms[2]), ((out[..., 2] - np.asarray(step.next_obs)[:, 0]) ** 2).sum(0), rtol=1e-4
+    )
+    np.testing.assert_allclose(np.asarray(predicted_reward(state.critics, step)), out[..., 1].mean(0), rtol=1e-4)
+    raw = np.exp(np.array([2.0, 1.0, 0.5]) / 50.0)
+    found = balance(jnp.asarray([[1.0, 2.0, 4.0], [2.0, 2.0, 2.0]]), 50.0)
+    np.testing.assert_allclose(np.asarray(found), raw / raw.mean(), rtol=1e-5)
+    assert np.asarray(found).mean() == pytest.approx(1.0)
+
+
+def test_maper_priorities_are_half_the_summed_errors_of_the_batch_before_its_update():
+    agent = maper(Config(method="maper-mbpo", agent=AgentConfig(hidden_sizes=(16,), temperature=0.3)), LAYOUT)
+    state = agent.init(jax.random.key(0))
+    step = batch(0.2, [0.1, 0.2, -0.3, 0.0], 2.0, [0.0, 0.5, -1.0, 3.0], 1.0)  # terminal: the target is the reward
+    target = predicted_reward(state.critics, step)
+    expected = 0.5 * augmented_terms(state.critics, step, target)[0].sum(axis=0)
+    after, _, priorities = jax.jit(agent.improve)(state, pack(step)[None], None, jax.random.key(1))
+    np.testing.assert_allclose(np.asarray(priorities[0]), np.asarray(expected), rtol=1e-4)
+    np.testing.assert_allclose(np.asarray(after.last_losses[0]), 1.0)
+
+
+def test_rows_without_importance_teach_maper_nothing():
+    agent = maper(Config(method="maper-mbpo", agent=AgentConfig(hidden_sizes=(16,))), LAYOUT)
+    state = agent.init(jax.random.key(0))
+    rows = pack(batch([0.2, 0.4, 0.6, 0.8], 0.1, 2.0, 0.5, 1.0))[None]
+    other = rows.at[0, 2:].set(pack(batch(-0.9, 0.9, -50.0, 5.0, 1.0))[2:])
+    importance = jnp.asarray([[1.0, 0.5, 0.0, 0.0]])
+    improve = jax.jit(agent.improve)
+    first, second = (improve(state, x, importance, jax.random.key(1))[0] for x in (rows, other))
+    for a, b in zip(
+        jax.tree.leaves((first.critics, first.actor)), jax.tree.leaves((second.critics, second.actor)), strict=True
+    ):
+        assert np.array_equal(a, b)
+
+
+AGENTS = {"sac": sac, "redq": redq, "maper": maper}
+every_agent = pytest.mark.parametrize("kind", AGENTS)
+
+
+def solve(kind, step, updates=1500, gamma=0.9):
     """Train on random transitions of a probe; `step(obs, action)` gives reward, next_obs, terminated."""
-    agent = sac(AgentConfig(hidden_sizes=(32, 32), learning_rate=3e-3, gamma=gamma, temperature=1e-3, tau=0.05), LAYOUT)
+    options = AgentConfig(
+        hidden_sizes=(32, 32), learning_rate=3e-3, gamma=gamma, temperature=1e-3, tau=0.05, num_critics=4
+    )
+    agent = AGENTS[kind](Config(agent=options), LAYOUT)
     drawn = np.random.default_rng(0)
     obs = drawn.choice([-1.0, -0.5, 0.0, 0.5, 1.0], (updates, 64)).astype(np.float32)
     action = drawn.uniform(-1, 1, (updates, 64)).astype(np.float32)
     reward, next_obs, terminated = step(obs, action)
     rows = np.stack([obs, action, *(np.broadcast_to(c, obs.shape) for c in (reward, next_obs, terminated))], axis=-1)
-    state, _ = jax.jit(agent.improve)(agent.init(jax.random.key(0)), rows.astype(np.float32), jax.random.key(1))
+    each = 2 if kind == "redq" else updates  # REDQ's actor moves once a call
+    rows = rows.astype(np.float32).reshape(-1, each, 64, rows.shape[-1])
+    keys = jax.random.split(jax.random.key(1), len(rows))
+    learn = jax.jit(
+        lambda s: jax.lax.scan(lambda s, x: (agent.improve(s, x[0], None, x[1])[0], None), s, (rows, keys))[0]
+    )
+    state = learn(agent.init(jax.random.key(0)))
 
     def value(o, a=0.0):
         return float(critic_values(state.critics, jnp.full((1, 1), o), jnp.full((1, 1), a)).mean())
@@ -88,34 +212,39 @@ def solve(step, updates=1500, gamma=0.9):
     return value, mode
 
 
-def test_probe_1_a_constant_reward_has_its_value():
-    value, _ = solve(lambda o, a: (np.ones_like(o), o, np.ones_like(o)), 500)
+@every_agent
+def test_probe_1_a_constant_reward_has_its_value(kind):
+    value, _ = solve(kind, lambda o, a: (np.ones_like(o), o, np.ones_like(o)), 500)
     assert value(0.0) == pytest.approx(1.0, abs=0.05)
 
 
-def test_probe_2_the_value_follows_the_observation():
-    value, _ = solve(lambda o, a: (o, o, np.ones_like(o)), 800)
+@every_agent
+def test_probe_2_the_value_follows_the_observation(kind):
+    value, _ = solve(kind, lambda o, a: (o, o, np.ones_like(o)), 800)
     for o in (-1.0, 0.0, 1.0):
         assert value(o) == pytest.approx(o, abs=0.1)
 
 
-def test_probe_3_a_delayed_reward_is_discounted():
+@every_agent
+def test_probe_3_a_delayed_reward_is_discounted(kind):
     # Observation 0 leads to 1 without reward; 1 ends with reward 1.
     def step(o, a):
         last = o > 0.75
         return np.where(last, 1.0, 0.0), np.ones_like(o), np.where(last, 1.0, 0.0)
 
-    value, _ = solve(step)
+    value, _ = solve(kind, step)
     assert value(1.0) == pytest.approx(1.0, abs=0.05)
     assert value(0.0) == pytest.approx(0.9, abs=0.08)
 
 
-def test_probe_4_the_policy_finds_the_best_action():
-    _, mode = solve(lambda o, a: (-np.square(a - 0.5), o, np.ones_like(o)))
+@every_agent
+def test_probe_4_the_policy_finds_the_best_action(kind):
+    _, mode = solve(kind, lambda o, a: (-np.square(a - 0.5), o, np.ones_like(o)))
     assert mode(0.0) == pytest.approx(0.5, abs=0.15)
 
 
-def test_probe_5_the_policy_depends_on_the_observation():
-    _, mode = solve(lambda o, a: (-np.square(a - 0.8 * o), o, np.ones_like(o)))
+@every_agent
+def test_probe_5_the_policy_depends_on_the_observation(kind):
+    _, mode = solve(kind, lambda o, a: (-np.square(a - 0.8 * o), o, np.ones_like(o)))
     for o in (-1.0, -0.5, 0.5, 1.0):
         assert mode(o) == pytest.approx(0.8 * o, abs=0.15)

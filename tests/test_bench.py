@@ -3,6 +3,7 @@ import json
 import pytest
 
 from pdml import bench
+from pdml.config import change
 
 
 def test_gflop_counts_are_those_of_the_design():
@@ -15,15 +16,35 @@ def test_bench_reports_every_phase(monkeypatch):
     monkeypatch.setattr(bench, "PEAK_SIZE", 256)
     reweight = bench._reweight
     monkeypatch.setattr(bench, "_reweight", lambda policies: reweight(policies=20))
+    score = bench._score
+    monkeypatch.setattr(bench, "_score", lambda which: score(which, rows=5000))
     result = bench.measure(threads=1, repeats=1)
     assert [row["phase"] for row in result["phases"]] == [
         "sac_update",
         "ensemble_step",
         "imagine_100k",
         "reweight_1200",
+        "td_errors_100k",
+        "values_100k",
+        "model_errors_100k",
     ]
     for row in result["phases"]:
         assert set(row) == {"phase", "ms", "gflop", "gflops", "percent_of_peak"}
         assert row["gflops"] == pytest.approx(1e3 * row["gflop"] / row["ms"], rel=0.1)
     assert json.loads(json.dumps(result)) == result
-    assert bench.table(result).count("\n") == 5
+    assert bench.table(result).count("\n") == 8
+
+
+@pytest.mark.slow
+def test_a_methods_cost_stands_next_to_mbpos(monkeypatch):
+    from conftest import tiny_of
+
+    monkeypatch.setattr(bench, "defaults", lambda env, method="pdml": change(tiny_of(method), {"env": env}))
+    result = bench.measure_method("per-mbpo", threads=1, rows=200, repeats=1)
+    phases = {row["phase"]: row for row in result["phases"]}
+    assert list(phases) == ["collect", "weigh", "fit", "imagine", "refine", "improve", "total"]
+    assert all(row["ms"] >= 0 and row["mbpo_ms"] >= 0 for row in phases.values())
+    assert phases["improve"]["ms"] > 0
+    assert phases["fit"]["mbpo_ms"] > 0
+    assert result["ratio"] == pytest.approx(phases["total"]["ms"] / phases["total"]["mbpo_ms"], rel=0.01)
+    assert "per-mbpo costs" in bench.method_table(result)

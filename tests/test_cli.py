@@ -10,7 +10,7 @@ import pytest
 
 from pdml import checkpoint
 from pdml.cli import main
-from pdml.config import from_json
+from pdml.settings import from_json
 
 TINY = """
     --steps 160 --warmup-steps 60 --model-every 20 --epoch-steps 40 --updates-per-step 2 --batch-size 32
@@ -172,6 +172,13 @@ BAD = [
     ("train --env Hopper-v2", "env = 'Hopper-v2': this version is not supported; take Hopper-v5 or Hopper-v4"),
     ("train --env=", "env = '': no such environment"),
     ("train --method pmdl", "method = 'pmdl': unknown (did you mean pdml?); allowed: pdml, mbpo"),
+    ("train --method decay-mbpo --mixture.decay 1.5", "mixture.decay = 1.5: must lie in (0, 1]"),
+    ("train --method decay-mbpo --mixture.decay 0", "mixture.decay = 0.0: must lie in (0, 1]"),
+    ("train --method sac --dynamics.patience 3", "dynamics.patience: method 'sac' has no such option"),
+    ("train --method vagram --ampo.penalty 1", "ampo.penalty: method 'vagram' has no such option; it belongs to ampo"),
+    ("train --mixture.misaligned maybe", "--mixture.misaligned = 'maybe': must be true or false"),
+    ("bench --method pddl", "method = 'pddl': unknown (did you mean pdml?)"),
+    ("train --preset releasd", "preset = 'releasd': unknown (did you mean released?)"),
     ("train --preset papr", "preset = 'papr': unknown (did you mean paper?)"),
     ("train --mixture.rat 0.1", "--mixture.rat: unknown field (did you mean mixture.rate?)"),
     ("train --mixture.rate 1.5", "mixture.rate = 1.5: must lie in [0, 1)"),
@@ -185,7 +192,7 @@ BAD = [
         "train --agent.hidden-sizes 16,x",
         "--agent.hidden_sizes = '16,x': must be a comma-separated list of whole numbers",
     ),
-    ("train --method mbpo --mixture.rate 0.1", "method 'mbpo' has no such options"),
+    ("train --method mbpo --mixture.rate 0.1", "mixture.rate: method 'mbpo' has no such option"),
     ("train --steps", "argument --steps: expected one argument"),
     ("train Hopper-v5", "'Hopper-v5': pdml train has no such argument"),
     ("train --threads 0", "threads = '0': must be a whole number in [1, "),

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdml.config import FORMAT, PRESETS, Config, change, check, defaults, from_json, leaves, parse, to_json
+from pdml.config import METHODS, MODEL_BASED, PRESETS, Config, change, defaults, get, leaves, rebase
 from pdml.errors import UserError
+from pdml.settings import FORMAT, check, from_json, parse, to_json
 from pdml.tasks import env_ids
 
 
@@ -37,19 +38,68 @@ def test_defaults_are_the_papers(env, steps, entropy, schedule):
 
 @pytest.mark.parametrize("env", env_ids())
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_default_is_valid_and_survives_json(env, preset):
-    config = check(defaults(env, "pdml", preset))
+@pytest.mark.parametrize("method", METHODS)
+def test_every_default_is_valid_and_survives_json(env, method, preset):
+    config = check(defaults(env, method, preset))
     assert from_json(to_json(config), "x") == config
     assert json.loads(to_json(config))["format"] == FORMAT
 
 
 def test_every_field_has_a_help_text():
-    assert all(item.metadata["help"] for _, item, _ in leaves())
+    assert all(leaf.help for leaf in leaves())
 
 
-def test_methods_share_all_defaults():
-    pdml, mbpo = defaults("Hopper-v5", "pdml"), defaults("Hopper-v5", "mbpo")
-    assert dataclasses.replace(pdml, method="mbpo") == mbpo
+def test_methods_differ_from_mbpo_in_their_own_options_only():
+    """Whatever a rival's default changes is one of these, all written in SPEC; everything else is shared."""
+    own = {
+        "pdml-model-only": {"weigh"},
+        "pdml-starts-only": {"weigh"},
+        "maper-mbpo": {"priority.exponent", "priority.floor"},
+        "maper-mbpo-model": {"priority.exponent", "priority.floor"},
+        "vagram": {"rollouts.deterministic"},
+        "sac": {"updates_per_step"},
+    }
+    mbpo = defaults("Hopper-v5", "mbpo")
+    for method in METHODS:
+        config = defaults("Hopper-v5", method)
+        differ = {leaf.name for leaf in leaves() if get(config, leaf.name) != get(mbpo, leaf.name)} - {"method"}
+        assert differ == own.get(method, set()), method
+
+
+def test_released_changes_what_the_design_lists_for_every_method_alike():
+    listed = {
+        "agent.temperature": 0.2,
+        "agent.scaled_log_prob": True,
+        "rollouts.deterministic": True,
+        "rollouts.reward_penalty": 1.0,
+        "rollouts.longest": 1,
+        "mixture.std_as_covariance": True,
+        "dynamics.train_bounds": False,
+        "dynamics.restore_best": False,
+        "dynamics.holdout_max": 1_000_000_000,
+        "time_limit_terminates": True,
+    }
+    assert PRESETS["released"] == listed
+    for method in MODEL_BASED:
+        paper, released = defaults("Hopper-v5", method), defaults("Hopper-v5", method, "released")
+        for name, value in listed.items():
+            if not name.startswith("mixture") or method.startswith("pdml"):
+                assert get(released, name) == value
+        assert not released.mixture.misaligned
+        assert released.throttle == paper.throttle == 0.0
+
+
+def test_another_method_keeps_the_departures_and_takes_its_own_defaults():
+    changed = change(defaults("Hopper-v5", "pdml"), {"steps": 9000, "agent.gamma": 0.9})
+    other = rebase(changed, "vagram")
+    assert (other.steps, other.agent.gamma, other.rollouts.deterministic) == (9000, 0.9, True)
+    assert rebase(other, "pdml") == changed
+
+
+def test_switches_are_typed_as_words():
+    assert [parse("mixture.misaligned", text) for text in ("true", "False", "1", "no")] == [True, False, True, False]
+    with pytest.raises(UserError, match="must be true or false"):
+        parse("mixture.misaligned", "perhaps")
 
 
 @given(st.floats(0.0, 0.999), st.integers(1, 10**6), st.lists(st.integers(1, 512), min_size=1, max_size=4))
@@ -86,14 +136,43 @@ BAD = [
     ({"rollouts.max_rows": 10}, "rollouts.max_rows = 10: at least"),
     ({"replay_capacity": 300}, "replay_capacity = 300: at least two blocks"),
     ({"archive_at": (4000,)}, r"archive_at = 4000: must lie in \(5000, 125000\]"),
-    ({"method": "mbpo", "mixture.rate": 0.1}, "mixture.*: method 'mbpo' has no such options; pdml has"),
+    ({"method": "mbpo", "mixture.rate": 0.1}, "mixture.rate: method 'mbpo' has no such option; it belongs to pdml, "),
+    ({"mixture.decay": 0.9}, "mixture.decay: method 'pdml' has no such option; it belongs to decay-mbpo"),
+    ({"method": "decay-mbpo", "mixture.decay": 0.0}, r"mixture.decay = 0.0: must lie in \(0, 1\]"),
+    ({"method": "decay-mbpo", "mixture.decay": 1.01}, "mixture.decay = 1.01: must lie in"),
+    ({"method": "decay-mbpo", "mixture.shift": "monte-carlo"}, "mixture.shift: method 'decay-mbpo' has no such option"),
+    ({"mixture.shift": "montecarlo"}, r"'montecarlo': unknown \(did you mean monte-carlo\?\)"),
+    ({"method": "pdml-model-only", "weigh": "both"}, "weigh: method 'pdml-model-only' has no such option"),
+    ({"method": "recall-mbpo", "priority.share": 0.0}, r"priority.share = 0.0: must lie in \(0, 1\]"),
+    ({"method": "mbpo", "dynamics.holdout_weights": "weighted"}, "dynamics.holdout_weights: method 'mbpo' has no such"),
+    ({"agent.num_critics": 5}, "agent.num_critics: method 'pdml' has no such option; it belongs to redq"),
 ]
+
+
+BAD_ELSEWHERE = [
+    ("sac", {"rollouts.batch": 10}, "rollouts.batch: method 'sac' has no such option; it belongs to pdml, mbpo"),
+    ("sac", {"real_ratio": 0.5}, "real_ratio: method 'sac' has no such option"),
+    ("redq", {"dynamics.patience": 1}, "dynamics.patience: method 'redq' has no such option"),
+    ("redq", {"agent.subset": 11}, "agent.subset = 11: at most agent.num_critics = 10"),
+    ("vagram", {"rollouts.deterministic": False}, "vagram's networks have no variance"),
+    ("vagram", {"vagram.quantile": 0.0}, "vagram.quantile = 0.0: must lie in"),
+    ("ampo", {"ampo.stop_epoch": -2}, "ampo.stop_epoch = -2: must lie in"),
+    ("maper-mbpo", {"weigh": "model"}, "weigh: method 'maper-mbpo' has no such option"),
+]
+
+
+@pytest.mark.parametrize(("method", "changes", "sentence"), BAD_ELSEWHERE)
+def test_options_of_other_methods_are_refused(method, changes, sentence):
+    with pytest.raises(UserError, match=sentence) as caught:
+        check(change(defaults("Hopper-v5", method), changes))
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("changes", "sentence"), BAD)
 def test_bad_values_are_named_with_what_is_allowed(changes, sentence):
+    base = defaults("Hopper-v5", changes.get("method", "pdml"))
     with pytest.raises(UserError, match=sentence) as caught:
-        check(change(defaults("Hopper-v5"), changes))
+        check(change(base, changes))
     assert "\n" not in str(caught.value)
 
 
@@ -103,14 +182,14 @@ def test_bad_values_are_named_with_what_is_allowed(changes, sentence):
         ("not json", "not a configuration"),
         ("[]", "not a configuration"),
         ("{}", "not a configuration"),
-        ('{"format": 99}', "format 99, this version reads format 1"),
-        ('{"format": 1, "stepz": 3}', r"unknown field stepz \(did you mean steps\?\)"),
-        ('{"format": 1, "agent": {"gama": 0.9}}', r"unknown field agent.gama \(did you mean gamma\?\)"),
-        ('{"format": 1, "agent": 3}', "agent must be a group of fields"),
-        ('{"format": 1, "steps": "many"}', "steps = 'many': must be a whole number"),
-        ('{"format": 1, "env": 3}', "env = 3: must be a word"),
-        ('{"format": 1, "seed": 1' + "0" * 400 + "}", "must be a whole number"),
-        ('{"format": 1, "steps": true}', "steps = True: must be a whole number"),
+        ('{"format": 99}', "format 99, this version reads format 2"),
+        ('{"format": 2, "stepz": 3}', r"unknown field stepz \(did you mean steps\?\)"),
+        ('{"format": 2, "agent": {"gama": 0.9}}', r"unknown field agent.gama \(did you mean gamma\?\)"),
+        ('{"format": 2, "agent": 3}', "agent must be a group of fields"),
+        ('{"format": 2, "steps": "many"}', "steps = 'many': must be a whole number"),
+        ('{"format": 2, "env": 3}', "env = 3: must be a word"),
+        ('{"format": 2, "seed": 1' + "0" * 400 + "}", "must be a whole number"),
+        ('{"format": 2, "steps": true}', "steps = True: must be a whole number"),
     ],
 )
 def test_bad_files_are_named(text, sentence):
@@ -119,7 +198,7 @@ def test_bad_files_are_named(text, sentence):
 
 
 def test_a_partial_file_takes_the_defaults_of_its_own_environment():
-    partial = from_json('{"format": 1, "env": "Walker2d-v5", "steps": 300000}', "x")
+    partial = from_json('{"format": 2, "env": "Walker2d-v5", "steps": 300000}', "x")
     assert partial == change(defaults("Walker2d-v5"), {"steps": 300_000})
 
 

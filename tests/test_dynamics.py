@@ -7,17 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pdml.config import DynamicsConfig
-from pdml.dynamics import (
-    Bounds,
-    Network,
-    apply_members,
-    ensemble,
-    negative_log_likelihood,
-    normalise,
-    split_output,
-    split_rows,
-)
+from pdml.config import Config, DynamicsConfig
+from pdml.dynamics import ensemble, split_rows
+from pdml.losses import nll
+from pdml.model import Bounds, Network, apply_members, normalise, split_output
 from pdml.nets import Layer
 from pdml.replay import RealRows
 from pdml.transition import Layout
@@ -63,9 +56,9 @@ def uniform(real):
 
 
 def fitted(config, real, weights=None, seed=0, step=0):
-    dynamics = ensemble(config, LAYOUT, seed)
+    dynamics = ensemble(config, LAYOUT, seed, nll(Config(dynamics=config)))
     state = dynamics.init(jax.random.key(seed))
-    return dynamics.fit(state, real, uniform(real) if weights is None else weights, step)
+    return dynamics.fit(state, real, uniform(real) if weights is None else weights, None, step)
 
 
 def test_loss_is_the_sum_over_members_of_the_mean_over_rows_and_outputs():
@@ -84,7 +77,8 @@ def test_loss_is_the_sum_over_members_of_the_mean_over_rows_and_outputs():
         mean = 0.5 * (i + 1) * np.asarray(x[i, :, 0]) + 0.1
         total += np.mean((mean - np.asarray(y[i, :, 0])) ** 2 * np.exp(-ell) + ell)
         total += 0.5 * 0.3 * (0.5 * (i + 1)) ** 2
-    assert float(negative_log_likelihood(network, x, y, (0.3,))) == pytest.approx(total, rel=1e-5)
+    loss = nll(Config(dynamics=replace(SMALL, weight_decay=(0.3,))))
+    assert float(loss.value(network, x, y, x[:, :, :0])) == pytest.approx(total, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -103,10 +97,10 @@ def test_recovers_a_linear_gaussian_system_and_its_noise():
 
 def test_fit_goes_on_from_the_last_weights():
     real = linear_system(600)
-    dynamics = ensemble(replace(SMALL, max_epochs=10), LAYOUT, 0)
-    state, first = dynamics.fit(dynamics.init(jax.random.key(0)), real, uniform(real), 0)
+    dynamics = ensemble(replace(SMALL, max_epochs=10), LAYOUT, 0, nll(Config(dynamics=SMALL)))
+    state, first = dynamics.fit(dynamics.init(jax.random.key(0)), real, uniform(real), None, 0)
     count = int(np.asarray(state.opt[0].count))
-    again, second = dynamics.fit(state, real, uniform(real), 250)
+    again, second = dynamics.fit(state, real, uniform(real), None, 250)
     assert second["model/holdout_error"] < first["model/holdout_error"]
     assert int(np.asarray(again.opt[0].count)) > count  # the optimiser is not reset either
 

@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from pdml.history import History, double_kl, pinsker_shift
+from pdml.config import MixtureConfig
+from pdml.history import History
 from pdml.nets import gaussian, init_xavier
+from pdml.shifts import bretagnolle_huber, double_kl, estimator, total_variation
+
+PINSKER = estimator(MixtureConfig(), 2, 0)
 
 
 def actor_of(seed, scale=1.0):
@@ -33,6 +37,40 @@ def test_kl_is_that_of_the_integral_and_pinsker_bounds_the_total_variation(m, s,
     assert np.sqrt(found / 2) >= tv - 1e-6
 
 
+@pytest.mark.parametrize(("m", "s", "n", "t"), [(0.0, 0.1, 0.3, -0.2), (1.0, -2.0, 0.9, -1.5), (-2.0, 0.5, 2.0, 0.5)])
+def test_other_estimators_bound_or_meet_the_total_variation(m, s, n, t):
+    p, q = stats.norm(m, np.exp(s)), stats.norm(n, np.exp(t))
+    low, high = min(m, n) - 30, max(m, n) + 30
+    tv, _ = integrate.quad(lambda x: 0.5 * abs(p.pdf(x) - q.pdf(x)), low, high, points=[m, n], limit=500)
+    kl = double_kl(*(jnp.full((1, 1), v) for v in (m, s, n, t)))[None] / 2
+    assert tv - 1e-6 <= float(bretagnolle_huber(kl)[0, 0]) <= 1.0
+    noise = jax.random.normal(jax.random.key(0), (20_000, 1, 1))
+    current, other = (jnp.full((1, 1), v) for v in (m, s)), (jnp.full((1, 1, 1), v) for v in (n, t))
+    many = [jnp.broadcast_to(x, (20_000, 1)) for x in current], [jnp.broadcast_to(x, (1, 20_000, 1)) for x in other]
+    found = total_variation(*many[0], *many[1], noise[:, 0][None])
+    assert float(found.mean()) == pytest.approx(tv, abs=0.015)
+
+
+def test_every_estimator_is_zero_for_the_same_policy_and_orders_nearer_before_farther():
+    states = 300
+    current = jnp.concatenate([jnp.zeros((states, 2)), jnp.full((states, 2), -0.5)], axis=1)
+    others = jnp.stack([current + jnp.asarray([d, d, d / 2, d / 2]) for d in (0.0, 0.1, 0.4, 1.0)])
+    for shift in ("pinsker", "bretagnolle-huber", "monte-carlo"):
+        estimate = estimator(MixtureConfig(shift=shift, reservoir=states), 2, 0)
+        found = np.asarray(estimate(current, others, jnp.asarray(states)))
+        assert found[0] == pytest.approx(0.0, abs=1e-6)
+        assert (np.diff(found) > 0).all(), shift
+
+
+def test_the_released_code_puts_the_standard_deviation_in_the_place_of_the_variance():
+    m, s, n, t = 0.3, -0.7, 0.1, -0.2
+    current, other = jnp.asarray([[m, s]]), jnp.asarray([[[n, t]]])
+    a, b = np.exp(s), np.exp(t)  # as variances
+    expected = 0.5 * np.sqrt(a / b + (m - n) ** 2 / b - 1 + np.log(b / a))
+    estimate = estimator(MixtureConfig(std_as_covariance=True, reservoir=1), 1, 0)
+    assert float(estimate(current, other, jnp.asarray(1))[0]) == pytest.approx(expected, rel=1e-5)
+
+
 def test_kl_of_17_narrow_dimensions_does_not_underflow():
     small = jnp.full((1, 17), -15.0)
     assert float(double_kl(jnp.zeros((1, 17)), small, jnp.zeros((1, 17)), small)[0]) == 0.0
@@ -43,8 +81,8 @@ def test_kl_of_17_narrow_dimensions_does_not_underflow():
 
 def test_states_beyond_the_count_do_not_enter():
     drawn = np.random.default_rng(0).standard_normal((2, 10, 4)).astype(np.float32)
-    whole = pinsker_shift(jnp.asarray(drawn[0, :6]), jnp.asarray(drawn[1:, :6]), jnp.asarray(6))
-    padded = pinsker_shift(jnp.asarray(drawn[0]), jnp.asarray(drawn[1:]), jnp.asarray(6))
+    whole = PINSKER(jnp.asarray(drawn[0, :6]), jnp.asarray(drawn[1:, :6]), jnp.asarray(6))
+    padded = PINSKER(jnp.asarray(drawn[0]), jnp.asarray(drawn[1:]), jnp.asarray(6))
     np.testing.assert_allclose(np.asarray(whole), np.asarray(padded), rtol=1e-6)
 
 
@@ -52,7 +90,7 @@ def test_kept_outputs_give_the_shifts_of_the_definition():
     drawn = np.random.default_rng(0)
     obs = drawn.standard_normal((900, 3)).astype(np.float32)
     actors = [actor_of(i, 1 + 0.1 * i) for i in range(8)]
-    history = History(actors[0], 3, reservoir=150, seed=3)
+    history = History(actors[0], 3, reservoir=150, seed=3, estimate=PINSKER)
     for i, actor in enumerate(actors):
         history.push(actor)
         total = 100 * (i + 1)
@@ -76,7 +114,7 @@ def test_reservoir_is_a_uniform_sample_of_all_states():
 
 def test_states_lost_from_a_small_replay_leave_no_holes_in_the_reservoir():
     actor = actor_of(0)
-    history = History(actor, 3, reservoir=80, seed=0)
+    history = History(actor, 3, reservoir=80, seed=0, estimate=PINSKER)
     kept = np.random.default_rng(0).standard_normal((50, 3)).astype(np.float32) + 9.0
     for total in (100, 120, 400):  # 50 of 100 rows are left when first asked
         history.push(actor)
@@ -89,7 +127,7 @@ def test_states_lost_from_a_small_replay_leave_no_holes_in_the_reservoir():
 
 def _reservoir(seed):
     actor = init_xavier(jax.random.key(0), (1, 4, 2))
-    history = History(actor, 1, reservoir=50, seed=seed)
+    history = History(actor, 1, reservoir=50, seed=seed, estimate=PINSKER)
     states = np.arange(500, dtype=np.float32)[:, None]
     for total in (120, 250, 500):
         history.push(actor)
@@ -99,7 +137,7 @@ def _reservoir(seed):
 
 def test_identical_policies_have_no_shift_and_hundreds_work():
     actor = actor_of(0)
-    history = History(actor, 3, reservoir=40, seed=0)
+    history = History(actor, 3, reservoir=40, seed=0, estimate=PINSKER)
     for _ in range(300):
         history.push(actor)
     shifts = history.shifts(np.random.default_rng(0).standard_normal((60, 3)).astype(np.float32), 60)
@@ -109,7 +147,7 @@ def test_identical_policies_have_no_shift_and_hundreds_work():
 
 def test_snapshots_are_copies():
     actor = actor_of(0)
-    history = History(actor, 3, reservoir=40, seed=0)
+    history = History(actor, 3, reservoir=40, seed=0, estimate=PINSKER)
     history.push(actor)
     before = history.snapshot(0)
     donate = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1.0, tree), donate_argnums=0)
@@ -119,11 +157,11 @@ def test_snapshots_are_copies():
 
 def test_restored_history_goes_on_with_the_same_bits():
     obs = np.random.default_rng(0).standard_normal((400, 3)).astype(np.float32)
-    first = History(actor_of(0), 3, reservoir=64, seed=1)
+    first = History(actor_of(0), 3, reservoir=64, seed=1, estimate=PINSKER)
     for i in range(5):
         first.push(actor_of(i))
         first.shifts(obs[: 60 * (i + 1)], 60 * (i + 1))
-    second = History(actor_of(0), 3, reservoir=64, seed=1)
+    second = History(actor_of(0), 3, reservoir=64, seed=1, estimate=PINSKER)
     second.restore(first.arrays())
     for history in (first, second):
         history.push(actor_of(9))

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdml.config import change, defaults
-from pdml.dynamics import Bounds, ModelState, Network, Normaliser
 from pdml.imagination import Imagined, append, branched, compact, empty, horizon, resize, sizes
+from pdml.model import Bounds, ModelState, Network, Normaliser
 from pdml.nets import Layer
 from pdml.transition import Layout, Transition
 
@@ -81,7 +81,7 @@ def constant_model(changes, elites, reward=0.0):
     members = tuple((Layer(jnp.zeros((2, 4)), jnp.array([reward, c, -50.0, -50.0])),) for c in changes)
     bounds = Bounds(jnp.full((2,), 0.5), jnp.full((2,), -40.0))
     network = Network(members, bounds)
-    return ModelState(network, (), Normaliser(jnp.zeros((2,)), jnp.ones((2,))), jnp.asarray(elites, jnp.int32))
+    return ModelState(network, (), Normaliser(jnp.zeros((2,)), jnp.ones((2,))), jnp.asarray(elites, jnp.int32), ())
 
 
 def imagine(changes, elites, starts, length, terminated=lambda obs: jnp.zeros(len(obs), bool), num=None, batch=None):
@@ -159,7 +159,7 @@ def test_sampled_noise_has_the_predicted_variance():
     layer = noisy.network.members[0][0]
     members = ((Layer(layer.w, jnp.array([2.0, 0.5, -50.0, log_var])),),)
     noisy = ModelState(
-        Network(members, Bounds(jnp.full((2,), 5.0), jnp.full((2,), -40.0))), (), model.normaliser, model.elites
+        Network(members, Bounds(jnp.full((2,), 5.0), jnp.full((2,), -40.0))), (), model.normaliser, model.elites, ()
     )
     config = change(
         defaults("Hopper-v5"), {"rollouts.batch": 4000, "dynamics.num_elites": 1, "dynamics.num_members": 1}

@@ -6,7 +6,7 @@ agent, environment.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 import jax
@@ -14,14 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from pdml.config import Config
-from pdml.dynamics import ModelState
 from pdml.envs import Episode, Step, advance, begin
 from pdml.history import History
 from pdml.imagination import Imagined, Termination, empty, horizon, resize, sizes
 from pdml.methods import RECIPES, Recipe
+from pdml.mixing import Mixing
+from pdml.model import ModelState
 from pdml.randomness import Purpose, generator, key
 from pdml.replay import RealRows, Replay
 from pdml.sampling import Sampler
+from pdml.scoring import Scoring, scoring
+from pdml.shifts import estimator
 from pdml.timing import Stopwatch
 from pdml.transition import Layout
 from pdml.weighting import Context, Weights
@@ -34,7 +37,9 @@ class BlockLog:
     metrics: dict[str, float] = field(default_factory=dict)
     """Of the weighting, the fit and the imagination that opened it."""
     sums: dict[str, float] = field(default_factory=dict)
-    """Of the agent's updates so far."""
+    """Of the agent's metrics, over the real steps that were followed by updates."""
+    improved: int = 0
+    """How many such steps there were."""
     finished: list[tuple[float, int]] = field(default_factory=list)
     """Return and length of the training episodes that ended in it."""
     evaluated: float = float("nan")
@@ -48,8 +53,10 @@ class TrainState:
     step: int
     """Real steps taken, warm-up included."""
     agent: Any
-    model: ModelState
-    imagined: Imagined
+    model: ModelState | None
+    imagined: Imagined | None
+    """Model and imagined rows, unless the method is model-free."""
+    mixing: Mixing
     replay: Replay
     history: History
     episode: Episode
@@ -58,6 +65,8 @@ class TrainState:
     """Return and length of the episodes that ended since the last evaluation or the warm-up."""
     evaluation_steps: int = 0
     """Real steps spent on evaluation, beyond those learned from."""
+    epoch_updates: int = 0
+    """Updates of the agent in this epoch."""
 
 
 class Parts(NamedTuple):
@@ -66,44 +75,57 @@ class Parts(NamedTuple):
     recipe: Recipe
     act: Callable[..., jax.Array]
     improve: Callable[..., tuple]
-    imagine: Callable[..., tuple]
+    imagine: Callable[..., tuple] | None
     resize: Callable[..., Imagined]
+    scoring: Scoring
 
 
-def wire(config: Config, layout: Layout, terminated: Termination) -> Parts:
-    """Build the recipe of the configuration and jit it at its edge."""
-    recipe = RECIPES[config.method](config, layout, terminated)
+def wire(config: Config, layout: Layout, terminated: Termination, recipe: Recipe | None = None) -> Parts:
+    """Jit a recipe, by default that of the configuration's method, at its edge."""
+    recipe = recipe or RECIPES[config.method](config, layout, terminated)
     imagined_rows = config.batch_size - config.real_rows
 
     def act(actor: Any, obs: jax.Array, draw: jax.Array) -> jax.Array:
         return recipe.agent.sample(actor, obs[None], draw)[0]
 
-    def improve(agent: Any, ring: Imagined, real: jax.Array, draw: jax.Array) -> tuple:
-        """Make G minibatches of real and imagined rows and update on each."""
+    def improve(
+        agent: Any,
+        ring: Imagined | None,
+        batches: jax.Array,
+        chosen: jax.Array | None,
+        importance: jax.Array | None,
+        draw: jax.Array,
+    ) -> tuple:
+        """Fill G minibatches of real rows up with imagined ones and update on each."""
         row_draw, update_draw = jax.random.split(draw)
-        index = jax.random.randint(row_draw, (config.updates_per_step, imagined_rows), 0, ring.size)
-        batches = jnp.concatenate([real, ring.rows[index]], axis=1)
-        return recipe.agent.improve(agent, batches, update_draw)
+        if ring is not None:
+            if chosen is None:
+                chosen = jax.random.randint(row_draw, (config.updates_per_step, imagined_rows), 0, ring.size)
+            batches = jnp.concatenate([batches, ring.rows[chosen]], axis=1)
+        return recipe.agent.improve(agent, batches, importance, update_draw)
 
     return Parts(
         recipe=recipe,
         act=jax.jit(act),
         improve=jax.jit(improve, donate_argnums=0),
-        imagine=jax.jit(recipe.imagine, donate_argnums=2),
+        imagine=None if recipe.world is None else jax.jit(recipe.world.imagine, donate_argnums=2),
         resize=jax.jit(resize, donate_argnums=0),
+        scoring=scoring(config, layout),
     )
 
 
 def init(config: Config, layout: Layout, parts: Parts, env: gymnasium.Env) -> TrainState:
     """Return the state before the first step (line 1)."""
-    agent = parts.recipe.agent.init(key(config.seed, Purpose.AGENT_INIT))
+    agent, world = parts.recipe.agent.init(key(config.seed, Purpose.AGENT_INIT)), parts.recipe.world
+    estimate = estimator(config.mixture, layout.action_size, config.seed)
     return TrainState(
         step=0,
         agent=agent,
-        model=parts.recipe.dynamics.init(key(config.seed, Purpose.MODEL_INIT)),
-        imagined=empty(config, layout),
+        model=None if world is None else world.dynamics.init(key(config.seed, Purpose.MODEL_INIT)),
+        imagined=None if world is None else empty(config, layout),
+        mixing=parts.recipe.mixing(config),
         replay=Replay(layout, config.replay_capacity),
-        history=History(agent.actor, layout.obs_size, config.mixture.reservoir, config.seed),
+        history=History(agent.actor, layout.obs_size, config.mixture.reservoir, config.seed, estimate),
         episode=begin(env, config.seed, 0),
     )
 
@@ -116,7 +138,7 @@ def train(
     clock: Stopwatch,
     after_step: Callable[[TrainState], None] = lambda state: None,
 ) -> TrainState:
-    """Algorithm 2. Numbers on the right are the paper's lines.
+    """Algorithm 2. Numbers on the right are the paper's lines; line 8 minimises Eq. (7).
 
     A block is `model_every` steps of the policy, which goes on learning meanwhile, and ends with the snapshot that
     stands for it; the warm-up is block 0. As in MBPO, the G updates of lines 13-15 follow every real step.
@@ -124,21 +146,28 @@ def train(
     Args:
         after_step: Called after every real step: logs, evaluates, archives.
     """
+    world = parts.recipe.world
     for step in range(state.step, config.steps):  # 2
         learned = step - config.warmup_steps
         if learned >= 0 and learned % config.model_every == 0:
-            state.history.push(state.agent.actor)  # 4
-            real = state.replay.stored()
-            with clock("weigh"):
-                weights = parts.recipe.weighting(_context(real, state))  # 5-6, Eq. (4)-(5)
-            with clock("fit"):
-                state.model, fitted = parts.recipe.dynamics.fit(state.model, real, weights.rows, step)  # 7-8, Eq. (7)
-            with clock("imagine"):
-                state.imagined, dreamed = _imagine(state, parts, config, real, weights, learned)  # 9-12
-            state.log = BlockLog(weights.metrics | fitted | dreamed)
+            state.log = BlockLog()
+            if world is not None:
+                state.history.push(state.agent.actor)  # 4
+                real = state.replay.stored()
+                with clock("weigh"):
+                    weights = world.weighting(_context(real, state, parts, config))  # 5-6, Eq. (4)-(5)
+                with clock("fit"):
+                    state.model, fitted = world.dynamics.fit(state.model, real, weights.model, state.agent, step)  # 7-8
+                with clock("imagine"):
+                    state.imagined, dreamed = _imagine(state, parts, config, real, weights, learned)  # 9-12
+                with clock("refine"):  # other methods than PDML
+                    state.model, state.agent, refined = world.refine(
+                        state.model, state.agent, state.imagined, real, fitted, step
+                    )
+                state.log.metrics = weights.metrics | fitted | dreamed | refined
         with clock("collect"):
             state.episode, real_step = _collect(state, env, parts, config)  # 3
-        if learned >= 0:
+        if learned >= 0 and _due(state, config):
             with clock("improve"):
                 state.agent = _improve(state, parts, config)  # 13-15
         state.step = step + 1
@@ -150,10 +179,18 @@ def train(
     return state
 
 
-def _context(real: RealRows, state: TrainState) -> Context:
+def _context(real: RealRows, state: TrainState, parts: Parts, config: Config) -> Context:
     """Gather what weightings look at; nothing costly is computed unless it is asked for."""
-    obs = real.rows[:, : state.replay.layout.obs_size]
-    return Context(real.block, real.block_sizes, lambda: state.history.shifts(obs, state.replay.count))
+    obs, draw = real.rows[:, : state.replay.layout.obs_size], key(config.seed, Purpose.SCORES, state.step)
+    return Context(
+        block=real.block,
+        block_sizes=real.block_sizes,
+        shifts=lambda: state.history.shifts(obs, state.replay.count),
+        td_errors=lambda: parts.scoring.td_errors(state.agent, real.rows, draw),
+        values=lambda: parts.scoring.values(state.agent, real.rows),
+        model_errors=lambda: parts.scoring.model_errors(cast(ModelState, state.model), real.rows, draw),
+        random=lambda: generator(config.seed, Purpose.MISALIGN, state.step),
+    )
 
 
 def _imagine(
@@ -162,19 +199,18 @@ def _imagine(
     """Branch from weighted real states with the current policy, after giving the ring the size of this horizon."""
     length = horizon(config.rollouts, learned // config.epoch_steps)
     capacity, branches = sizes(config, length)
-    ring = state.imagined
+    ring, imagine = cast(Imagined, state.imagined), cast(Callable[..., tuple], parts.imagine)
     if int(ring.capacity) != capacity:
         ring = parts.resize(ring, np.int32(capacity))
-    sampler = Sampler(np.arange(len(real.rows)), weights.rows)
+    sampler = Sampler(np.arange(len(real.rows)), weights.starts)
     chosen = sampler.draw((branches,), generator(config.seed, Purpose.STARTS, state.step))
     starts = np.zeros((config.rollouts.batch, state.replay.layout.obs_size), np.float32)
     starts[:branches] = real.rows[chosen, : state.replay.layout.obs_size]
     draw = key(config.seed, Purpose.IMAGINE, state.step)
-    ring, stats = parts.imagine(
-        state.model, state.agent.actor, ring, starts, np.int32(branches), np.int32(length), draw
-    )
+    ring, stats = imagine(state.model, state.agent.actor, ring, starts, np.int32(branches), np.int32(length), draw)
     if int(stats.steps) == 0:
         raise FloatingPointError("no imagined row is finite: the model has diverged")
+    state.mixing.imagined(ring, int(stats.steps))
     return ring, {
         "imagined/horizon": float(length),
         "imagined/rows": float(stats.steps),
@@ -195,15 +231,31 @@ def _collect(state: TrainState, env: gymnasium.Env, parts: Parts, config: Config
         action = np.array(parts.act(state.agent.actor, state.episode.obs, draw))
     episode, step = advance(env, config.seed, state.episode, action)
     block = 0 if learned < 0 else 1 + learned // config.model_every
-    state.replay.add(step.obs, step.action, step.reward, step.next_obs, step.terminated, block)
+    terminated = step.terminated or (config.time_limit_terminates and step.finished is not None)
+    state.replay.add(step.obs, step.action, step.reward, step.next_obs, terminated, block)
     return episode, step
+
+
+def _due(state: TrainState, config: Config) -> bool:
+    """Say whether updates follow this step, and count them; only a throttle ever skips them."""
+    learned = state.step - config.warmup_steps
+    if learned % config.epoch_steps == 0:
+        state.epoch_updates = 0
+    if config.throttle > 0 and state.epoch_updates > config.throttle * learned:
+        return False
+    state.epoch_updates += config.updates_per_step
+    return True
 
 
 def _improve(state: TrainState, parts: Parts, config: Config) -> Any:
     """Update the agent G times and add up its metrics."""
-    drawn = generator(config.seed, Purpose.REAL_ROWS, state.step)
-    real = state.replay.sample((config.updates_per_step, config.real_rows), drawn)
-    agent, metrics = parts.improve(state.agent, state.imagined, real, key(config.seed, Purpose.IMPROVE, state.step))
+    chosen = state.mixing.choose(state.replay, state.step)
+    draw = key(config.seed, Purpose.IMPROVE, state.step)
+    agent, metrics, priorities = parts.improve(
+        state.agent, state.imagined, state.replay.take(chosen.real), chosen.imagined, chosen.importance, draw
+    )
+    state.mixing.learn(chosen, None if priorities is None else np.asarray(priorities))
     for name, value in jax.device_get(metrics).items():
         state.log.sums[name] = state.log.sums.get(name, 0.0) + float(value)
+    state.log.improved += 1
     return agent

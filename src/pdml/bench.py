@@ -7,20 +7,25 @@ taken before and after each phase: on a shared machine the best is what repeats.
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pdml.algorithm import wire
-from pdml.config import defaults
-from pdml.dynamics import ensemble
+from pdml.algorithm import init, train, wire
+from pdml.config import MODEL_FREE, change, defaults
+from pdml.dynamics import FitRows, ensemble
+from pdml.envs import advance, make_env
 from pdml.history import History
 from pdml.imagination import Imagined, empty
+from pdml.losses import nll
+from pdml.methods import World
 from pdml.randomness import Purpose, key
 from pdml.runner import layout_of
+from pdml.shifts import estimator
 from pdml.termination import RULES
+from pdml.timing import PHASES, Stopwatch
 
 PEAK_SIZE = 2048
 
@@ -56,13 +61,77 @@ def measure(threads: int, repeats: int = 12) -> dict[str, Any]:
     return {"peak_gflops": round(max(peaks), 1), "threads": threads, "phases": phases}
 
 
+def measure_method(method: str, threads: int, rows: int = 20_000, repeats: int = 3) -> dict[str, Any]:
+    """Measure what a real step of a method costs, phase by phase, next to a step of MBPO.
+
+    Both go through the training loop on Hopper with the same real rows and as many blocks of past policies, fits of
+    ten epochs, and turns about; a phase's time is the best of several. What happens once a block is divided by the
+    block's steps.
+    """
+    loops = {name: _loop(name, rows) for name in dict.fromkeys(("mbpo", method))}
+    best = {name: dict.fromkeys(PHASES, np.inf) for name in loops}
+    for go in loops.values():
+        go()
+    for _ in range(repeats):
+        for name, go in loops.items():
+            times = go()
+            best[name] = {phase: min(best[name][phase], times[phase]) for phase in PHASES}
+    phases = [
+        {"phase": phase, "ms": round(best[method][phase], 3), "mbpo_ms": round(best["mbpo"][phase], 3)}
+        for phase in PHASES
+        if phase != "evaluate"
+    ]
+    total, base = (sum(row[column] for row in phases) for column in ("ms", "mbpo_ms"))
+    phases.append({"phase": "total", "ms": round(total, 3), "mbpo_ms": round(base, 3)})
+    return {"method": method, "threads": threads, "real_rows": rows, "ratio": round(total / base, 3), "phases": phases}
+
+
+def method_table(result: dict[str, Any]) -> str:
+    """Lay the cost of a method out for a person."""
+    lines = [f"a real step on Hopper with {result['real_rows']} real rows, {result['threads']} thread(s)"]
+    lines.append(f"{'phase':16s}{result['method'] + ', ms':>24s}{'mbpo, ms':>12s}")
+    lines += [f"{row['phase']:16s}{row['ms']:24.2f}{row['mbpo_ms']:12.2f}" for row in result["phases"]]
+    lines.append(f"{result['method']} costs {result['ratio']:.3f} times as much as mbpo")
+    return "\n".join(lines)
+
+
+def _loop(method: str, rows: int, steps: int = 20) -> Callable[[], dict[str, float]]:
+    """Return a call that goes through the opening of a block and a few of its steps, and says ms a step by phase."""
+    config = defaults("Hopper-v5", method)
+    if method not in MODEL_FREE:
+        config = change(config, {"dynamics.max_epochs": 10, "dynamics.patience": 10})
+    config = change(config, {"replay_capacity": 2 * rows})
+    layout = layout_of(config)
+    env, parts = make_env(config.env), wire(config, layout, RULES["Hopper"])
+    state = init(config, layout, parts, env)
+    blocks = (rows - config.warmup_steps) // config.model_every
+    for number in range(rows):
+        action = np.random.default_rng(number).uniform(-1.0, 1.0, layout.action_size).astype(np.float32)
+        state.episode, step = advance(env, 0, state.episode, action)
+        block = max(0, 1 + (number - config.warmup_steps) // config.model_every)
+        state.replay.add(step.obs, step.action, step.reward, step.next_obs, step.terminated, block)
+    if parts.recipe.world is not None:
+        for i in range(blocks):
+            state.history.push(jax.tree.map(lambda leaf, i=i: leaf * (1.0 + 1e-3 * i), state.agent.actor))
+    state.step = config.warmup_steps + blocks * config.model_every
+
+    def call() -> dict[str, float]:
+        clock = Stopwatch()
+        train(state, env, parts, change(config, {"steps": state.step + steps}), clock)
+        state.step += config.model_every - steps
+        each = {"collect": steps, "improve": steps}
+        return {phase: 1e3 * spent / each.get(phase, config.model_every) for phase, spent in clock.seconds.items()}
+
+    return call
+
+
 def table(result: dict[str, Any]) -> str:
     """Lay the result out for a person."""
     lines = [f"peak {result['peak_gflops']} GFLOP/s with {result['threads']} thread(s)"]
-    lines.append(f"{'phase':16s}{'ms':>10s}{'GFLOP':>10s}{'GFLOP/s':>10s}{'% of peak':>11s}")
+    lines.append(f"{'phase':18s}{'ms':>10s}{'GFLOP':>10s}{'GFLOP/s':>10s}{'% of peak':>11s}")
     for row in result["phases"]:
         lines.append(
-            f"{row['phase']:16s}{row['ms']:10.2f}{row['gflop']:10.2f}{row['gflops']:10.1f}{row['percent_of_peak']:11.1f}"
+            f"{row['phase']:18s}{row['ms']:10.2f}{row['gflop']:10.2f}{row['gflops']:10.1f}{row['percent_of_peak']:11.1f}"
         )
     return "\n".join(lines)
 
@@ -89,6 +158,9 @@ def _phases() -> dict[str, tuple[float, Callable[[], int]]]:
         "ensemble_step": _ensemble_step(),
         "imagine_100k": _imagine(),
         "reweight_1200": _reweight(policies=1200),
+        "td_errors_100k": _score("td_errors"),
+        "values_100k": _score("values"),
+        "model_errors_100k": _score("model_errors"),
     }
 
 
@@ -114,7 +186,7 @@ def _sac_update() -> tuple[float, Callable[[], int]]:
     state = [parts.recipe.agent.init(key(0, Purpose.AGENT_INIT))]
 
     def call() -> int:
-        state[0], metrics = parts.improve(state[0], ring, real, key(0, Purpose.IMPROVE))
+        state[0], metrics, _ = parts.improve(state[0], ring, real, None, None, key(0, Purpose.IMPROVE))
         jax.block_until_ready(metrics)
         return config.updates_per_step
 
@@ -123,19 +195,18 @@ def _sac_update() -> tuple[float, Callable[[], int]]:
 
 def _ensemble_step() -> tuple[float, Callable[[], int]]:
     config, layout, _, _ = _hopper()
-    dynamics = ensemble(config.dynamics, layout, 0)
+    dynamics = ensemble(config.dynamics, layout, 0, nll(config))
     inputs, outputs = layout.obs_size + layout.action_size, layout.obs_size + 1
     network = products((inputs, *config.dynamics.hidden_sizes, 2 * outputs))
     members, rows, batches = config.dynamics.num_members, config.dynamics.batch_size, 32
     drawn = np.random.default_rng(0)
-    x = drawn.standard_normal((8192, inputs), np.float32)
-    y = drawn.standard_normal((8192, outputs), np.float32)
+    x, y = (jnp.asarray(drawn.standard_normal((8192, width), np.float32)) for width in (inputs, outputs))
     chosen = drawn.integers(8192, size=(batches, members, rows), dtype=np.int32)
     model = dynamics.init(key(0, Purpose.MODEL_INIT))
     state = [(model.network, model.opt)]
 
     def call() -> int:
-        state[0] = dynamics.jitted["train_epoch"](*state[0], x, y, chosen, np.int32(batches))
+        state[0] = dynamics.jitted["train_epoch"](*state[0], FitRows(x, y, x[:, :0]), chosen, np.int32(batches))
         jax.block_until_ready(state[0])
         return batches
 
@@ -146,20 +217,38 @@ def _imagine() -> tuple[float, Callable[[], int]]:
     config, layout, parts, ring = _hopper()
     actor = products((layout.obs_size, *config.agent.hidden_sizes, 2 * layout.action_size))
     network = products((layout.obs_size + layout.action_size, *config.dynamics.hidden_sizes, 2 * (layout.obs_size + 1)))
-    model = parts.recipe.dynamics.init(key(0, Purpose.MODEL_INIT))
+    world, imagine = cast(World, parts.recipe.world), cast(Callable[..., tuple], parts.imagine)
+    model = world.dynamics.init(key(0, Purpose.MODEL_INIT))
     policy = parts.recipe.agent.init(key(0, Purpose.AGENT_INIT)).actor
     count = config.rollouts.batch
     starts = np.random.default_rng(0).standard_normal((count, layout.obs_size), np.float32)
     held = [ring]
 
     def call() -> int:
-        held[0], stats = parts.imagine(
-            model, policy, held[0], starts, np.int32(count), np.int32(1), key(0, Purpose.IMAGINE)
-        )
+        held[0], stats = imagine(model, policy, held[0], starts, np.int32(count), np.int32(1), key(0, Purpose.IMAGINE))
         jax.block_until_ready((held[0].rows, stats))
         return 1
 
     return count * (actor + network) / 1e9, call
+
+
+def _score(which: str, rows: int = 100_000) -> tuple[float, Callable[[], int]]:
+    """Score real rows, as PER (TD errors), RECALL (values) and MaPER (TD and model errors) do once a block."""
+    config, layout, parts, _ = _hopper()
+    actor = products((layout.obs_size, *config.agent.hidden_sizes, 2 * layout.action_size))
+    critic = products((layout.obs_size + layout.action_size, *config.agent.hidden_sizes, 1))
+    network = products((layout.obs_size + layout.action_size, *config.dynamics.hidden_sizes, 2 * (layout.obs_size + 1)))
+    flop = {"td_errors": actor + 4 * critic, "values": 2 * critic, "model_errors": network}[which]
+    data = np.random.default_rng(0).standard_normal((rows, layout.width), np.float32)
+    agent = parts.recipe.agent.init(key(0, Purpose.AGENT_INIT))
+    model = cast(World, parts.recipe.world).dynamics.init(key(0, Purpose.MODEL_INIT))
+    draw, scoring = key(0, Purpose.SCORES), parts.scoring
+    call: dict[str, Callable[[], np.ndarray]] = {
+        "td_errors": lambda: scoring.td_errors(agent, data, draw),
+        "values": lambda: scoring.values(agent, data),
+        "model_errors": lambda: scoring.model_errors(model, data, draw),
+    }
+    return rows * flop / 1e9, lambda: min(1, len(call[which]()))
 
 
 def _reweight(policies: int, block: int = 250) -> tuple[float, Callable[[], int]]:
@@ -169,7 +258,7 @@ def _reweight(policies: int, block: int = 250) -> tuple[float, Callable[[], int]
     actor = agent.init(key(0, Purpose.AGENT_INIT)).actor
     forward = products((layout.obs_size, *config.agent.hidden_sizes, 2 * layout.action_size))
     reservoir = config.mixture.reservoir
-    history = History(actor, layout.obs_size, reservoir, 0)
+    history = History(actor, layout.obs_size, reservoir, 0, estimator(config.mixture, layout.action_size, 0))
     total = config.warmup_steps + policies * block
     obs = np.random.default_rng(0).standard_normal((total, layout.obs_size), np.float32)
     for i in range(policies - 1):

@@ -11,9 +11,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from pdml.algorithm import BlockLog, Parts, TrainState, init
-from pdml.config import FORMAT, Config, from_json, to_json
+from pdml.config import Config
 from pdml.envs import Episode, reproduce
 from pdml.errors import UserError
+from pdml.settings import FORMAT, from_json, to_json
 from pdml.transition import Layout
 from pdml.tree import flatten, unflatten
 
@@ -42,9 +43,11 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 def save(state: TrainState, config: Config, path: Path) -> None:
     """Write the whole state of a run."""
     arrays = flatten(state.agent, "agent") | flatten(state.model, "model") | flatten(state.imagined, "imagined")
-    arrays["imagined.rows"] = arrays["imagined.rows"][: int(state.imagined.capacity)]
+    if state.imagined is not None:
+        arrays["imagined.rows"] = arrays["imagined.rows"][: int(state.imagined.capacity)]
     arrays |= {f"replay.{name}": array for name, array in state.replay.arrays().items()}
     arrays |= {f"history.{name}": array for name, array in state.history.arrays().items()}
+    arrays |= {f"mixing.{name}": array for name, array in state.mixing.arrays().items()}
     actions = state.episode.actions
     width = state.replay.layout.action_size
     arrays |= {"episode.obs": state.episode.obs, "episode.actions": np.array(actions, np.float32).reshape(-1, width)}
@@ -52,6 +55,7 @@ def save(state: TrainState, config: Config, path: Path) -> None:
         "config": to_json(config),
         "step": state.step,
         "evaluation_steps": state.evaluation_steps,
+        "epoch_updates": state.epoch_updates,
         "episode": {"number": state.episode.number, "total": state.episode.total},
         "log": asdict(state.log),
         "recent": state.recent,
@@ -68,11 +72,13 @@ def load(path: Path, config: Config, layout: Layout, parts: Parts, env: gymnasiu
     """Read a whole state and bring the environment to where it was."""
     arrays, note = read_arrays(path)
     state = init(config, layout, parts, env)
-    rows = np.zeros(state.imagined.rows.shape, np.float32)  # its size follows from the steps to come
-    if len(arrays["imagined.rows"]) <= len(rows):
-        rows[: len(arrays["imagined.rows"])] = arrays["imagined.rows"]
-        arrays["imagined.rows"] = rows
+    if state.imagined is not None and "imagined.rows" in arrays:
+        rows = np.zeros(state.imagined.rows.shape, np.float32)  # its size follows from the steps to come
+        if len(arrays["imagined.rows"]) <= len(rows):
+            rows[: len(arrays["imagined.rows"])] = arrays["imagined.rows"]
+            arrays["imagined.rows"] = rows
     state.step, state.evaluation_steps = note["step"], note["evaluation_steps"]
+    state.epoch_updates = note["epoch_updates"]
     try:
         state.agent = unflatten(state.agent, arrays, "agent")
         state.model = unflatten(state.model, arrays, "model")
@@ -81,6 +87,7 @@ def load(path: Path, config: Config, layout: Layout, parts: Parts, env: gymnasiu
         raise UserError(f"'{path}' does not belong to this configuration: {error}") from None
     state.replay.restore(_section(arrays, "replay."))
     state.history.restore(_section(arrays, "history."))
+    state.mixing.restore(_section(arrays, "mixing."))
     state.log = BlockLog(**{**note["log"], "finished": _episodes(note["log"]["finished"])})
     state.recent = _episodes(note["recent"])
     state.episode = Episode(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pdml import config as configs
-from pdml import rundir
+from pdml import rundir, settings
 from pdml.config import METHODS, PRESETS, Config
 from pdml.device import prepare
 from pdml.errors import UserError
@@ -63,7 +63,7 @@ def _refuse(word: str, command: str) -> NoReturn:
     """Name an argument that does not exist, and the nearest that does."""
     name = word.partition("=")[0]
     if command == "train" and name.startswith("--"):
-        configs.parse(name[2:].replace("-", "_"), "")
+        settings.parse(name[2:].replace("-", "_"), "")
     raise UserError(f"'{name}': pdml {command} has no such argument; see pdml {command} --help")
 
 
@@ -76,21 +76,25 @@ def _train_parser(parser: argparse.ArgumentParser, base: Config) -> None:
     parser.add_argument("--run-dir", metavar="DIR", type=Path, help="where to keep the run (default: runs/...)")
     parser.add_argument("--threads", metavar="N", help="cores to use (default: all)")
     group: Any = parser
-    for name, item, _ in configs.leaves():
-        section = name.rpartition(".")[0]
+    for leaf in configs.leaves():
+        section = leaf.name.rpartition(".")[0]
         if section and (not hasattr(group, "title") or group.title != section):
             group = parser.add_argument_group(section)
             group.title = section
-        text = f"{item.metadata['help']} (default: {_shown(configs.get(base, name))})".replace("%", "%%")
-        flags = dict.fromkeys([f"--{name.replace('_', '-')}", f"--{name}"])
-        group.add_argument(*flags, dest=f"field:{name}", metavar="X", help=text, default=None)
+        text = f"{leaf.help} (default: {shown(configs.get(base, leaf.name))})".replace("%", "%%")
+        if leaf.methods and base.method not in leaf.methods:
+            text = argparse.SUPPRESS
+        flags = dict.fromkeys([f"--{leaf.name.replace('_', '-')}", f"--{leaf.name}"])
+        group.add_argument(*flags, dest=f"field:{leaf.name}", metavar="X", help=text, default=None)
     parser.set_defaults(run=_train, base=base)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Write a value as it is typed on the command line."""
     if isinstance(value, tuple):
         return ",".join(str(entry) for entry in value) or "none"
+    if isinstance(value, bool):
+        return str(value).lower()
     return "learned" if value is None else str(value)
 
 
@@ -103,7 +107,7 @@ def _defaults(words: list[str]) -> tuple[Config, list[str]]:
     if first.config is None:
         chosen = {name: getattr(first, name) for name in FIRST if getattr(first, name) is not None}
         return configs.defaults(**{"env": Config().env, **chosen}), rest
-    base = configs.read_config(Path(first.config))
+    base = settings.read_config(Path(first.config))
     for name in ("env", "preset"):
         given = getattr(first, name)
         if given is not None and given != getattr(base, name):
@@ -111,13 +115,13 @@ def _defaults(words: list[str]) -> tuple[Config, list[str]]:
                 f"--{name} = '{given}': the values of '{first.config}' belong to '{getattr(base, name)}'; "
                 f"leave out --{name} or --config"
             )
-    return (base if first.method is None else configs.change(base, {"method": first.method})), rest
+    return (base if first.method is None else configs.rebase(base, first.method)), rest
 
 
 def _train(options: argparse.Namespace) -> int:
     given = {name[6:]: text for name, text in vars(options).items() if name.startswith("field:") and text is not None}
-    changes = {name: configs.parse(name, text) for name, text in given.items()}
-    config = configs.check(configs.change(options.base, changes))
+    changes = {name: settings.parse(name, text) for name, text in given.items()}
+    config = settings.check(configs.change(options.base, changes))
     path = options.run_dir or rundir.default_path(config)
     rundir.check_free(path)
     threads = prepare(_whole("threads", options.threads))
@@ -172,7 +176,7 @@ def _list_parser(parser: argparse.ArgumentParser) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     if options.what == "methods":
-        lines = [f"{name:8s} {text}" for name, text in METHODS.items()]
+        lines = [f"{name:17s} {text}" for name, text in METHODS.items()]
     elif options.what == "presets":
         lines = [f"{name:8s} {_changes(changes)}" for name, changes in PRESETS.items()]
     else:
@@ -187,23 +191,32 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _changes(changes: dict[str, Any]) -> str:
-    return ", ".join(f"{name} = {_shown(value)}" for name, value in changes.items()) or "the defaults, nothing changed"
+    return ", ".join(f"{name} = {shown(value)}" for name, value in changes.items()) or "the defaults, nothing changed"
 
 
 def _bench_parser(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Measure each phase on Hopper sizes against the machine's own float32 matmul peak."
+    parser.description = (
+        "Measure each phase on Hopper sizes against the machine's own float32 matmul peak,\n"
+        "or, with --method, what a real step of a method costs next to one of MBPO."
+    )
+    parser.add_argument("--method", metavar="NAME", help="a method; see pdml list methods")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--threads", metavar="N", help="cores to use (default: all)")
     parser.set_defaults(run=_bench)
 
 
 def _bench(options: argparse.Namespace) -> int:
+    if options.method is not None:
+        configs.defaults(Config().env, options.method)
     threads = prepare(_whole("threads", options.threads))
 
-    from pdml.bench import measure, table
+    from pdml.bench import measure, measure_method, method_table, table
 
-    result = measure(threads)
-    print(json.dumps(result) if options.json else table(result))
+    if options.method is None:
+        result, show = measure(threads), table
+    else:
+        result, show = measure_method(options.method, threads), method_table
+    print(json.dumps(result) if options.json else show(result))
     return 0
 
 

@@ -1,11 +1,11 @@
-"""The dynamics model: an ensemble of probabilistic networks that predict [reward, change of state].
+"""Fitting the dynamics model to real rows: the split, weighted minibatches, early stopping, elites.
 
-[Chua et al. 2018; Janner et al. 2019]. Members are separate trees and every product is written out once a member:
-XLA's batched product is slower on a CPU. `apply_members` is the one place that knows.
+[Janner et al. 2019]; lines 7-8 of Algorithm 2.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -16,48 +16,14 @@ from jaxtyping import Array, Bool, Float, Float64, Int, PRNGKeyArray
 
 from pdml.config import DynamicsConfig
 from pdml.descent import descend
-from pdml.nets import Mlp, init_truncated, mlp, silu
+from pdml.losses import Loss
+from pdml.model import Bounds, ModelState, Network, Normaliser, apply_members
+from pdml.nets import Mlp, init_truncated
 from pdml.randomness import Purpose, generator
 from pdml.replay import RealRows
 from pdml.sampling import Sampler
 from pdml.transition import Layout
-from pdml.tree import copy, pytree
-
-BOUND_PENALTY = 0.01
-
-
-@pytree
-class Bounds:
-    """Trainable soft bounds of the log-variance, shared by the members."""
-
-    upper: Float[Array, " outputs"]
-    lower: Float[Array, " outputs"]
-
-
-@pytree
-class Network:
-    """What gradient descent changes."""
-
-    members: tuple[Mlp, ...]
-    bounds: Bounds
-
-
-@pytree
-class Normaliser:
-    """Mean and scale of the inputs over the training rows of the last fit."""
-
-    mean: Float[Array, " inputs"]
-    scale: Float[Array, " inputs"]
-
-
-@pytree
-class ModelState:
-    """All of the model that changes while it learns."""
-
-    network: Network
-    opt: optax.OptState
-    normaliser: Normaliser
-    elites: Int[Array, " elites"]
+from pdml.tree import copy
 
 
 class Dynamics(NamedTuple):
@@ -69,50 +35,7 @@ class Dynamics(NamedTuple):
     """The compiled functions inside `fit`, for measurements."""
 
 
-def apply_members(
-    members: tuple[Mlp, ...], x: Float[Array, "members b inputs"]
-) -> tuple[Float[Array, "b outputs"], ...]:
-    """Apply each member to its own rows."""
-    return tuple(mlp(member, x[i], silu) for i, member in enumerate(members))
-
-
-def split_output(
-    output: Float[Array, "b two_outputs"], bounds: Bounds
-) -> tuple[Float[Array, "b outputs"], Float[Array, "b outputs"]]:
-    """Return mean and softly bounded log-variance."""
-    mean, log_var = jnp.split(output, 2, axis=-1)
-    upper, lower = bounds.upper[None], bounds.lower[None]
-    log_var = upper - jax.nn.softplus(upper - log_var)
-    return mean, lower + jax.nn.softplus(log_var - lower)
-
-
-def negative_log_likelihood(
-    network: Network,
-    x: Float[Array, "members b inputs"],
-    y: Float[Array, "members b outputs"],
-    weight_decay: tuple[float, ...],
-) -> Float[Array, ""]:
-    r"""$\sum_b \overline{(\mu-y)^2 e^{-\ell} + \ell}$ + decay of each layer's weights + pull on the bounds.
-
-    Departs from the paper's Eq. (7), which predicts the next state alone: the target is [reward, change of state],
-    and the mean is taken over rows and outputs, as in the code that it builds on.
-    """
-    loss = BOUND_PENALTY * (network.bounds.upper.sum() - network.bounds.lower.sum())
-    for i, output in enumerate(apply_members(network.members, x)):
-        mean, log_var = split_output(output, network.bounds)
-        loss += (jnp.square(mean - y[i]) * jnp.exp(-log_var) + log_var).mean()
-    for member in network.members:
-        for rate, layer in zip(weight_decay, member, strict=True):
-            loss += 0.5 * rate * jnp.square(layer.w).sum()
-    return loss
-
-
-def normalise(normaliser: Normaliser, x: Float[Array, "b inputs"]) -> Float[Array, "b inputs"]:
-    """Standardise inputs."""
-    return (x - normaliser.mean[None]) / normaliser.scale[None]
-
-
-def ensemble(config: DynamicsConfig, layout: Layout, seed: int) -> Dynamics:
+def ensemble(config: DynamicsConfig, layout: Layout, seed: int, loss: Loss) -> Dynamics:
     """The probabilistic ensemble of MBPO, fitted to weighted minibatches.
 
     Every member draws each of its minibatches by itself, with replacement, in proportion to the rows' weights. With
@@ -128,54 +51,65 @@ def ensemble(config: DynamicsConfig, layout: Layout, seed: int) -> Dynamics:
         network = Network(members, bounds)
         normaliser = Normaliser(jnp.zeros((inputs,)), jnp.ones((inputs,)))
         elites = jnp.arange(config.num_elites, dtype=jnp.int32)
-        return ModelState(network, adam.init(cast(Any, network)), normaliser, elites)
+        return ModelState(network, adam.init(cast(Any, network)), normaliser, elites, ())
 
-    train_epoch = jax.jit(make_train_epoch(config, adam), donate_argnums=(0, 1))
-    holdout_error = jax.jit(make_holdout_error(config))
+    train_epoch = jax.jit(make_train_epoch(loss, adam), donate_argnums=(0, 1))
+    holdout_error = jax.jit(make_holdout_error(config, loss))
     keep_best = jax.jit(take_improved, donate_argnums=0)
 
     def fit(
-        state: ModelState, real: RealRows, weights: Float64[np.ndarray, " n"], step: int
+        state: ModelState, real: RealRows, weights: Float64[np.ndarray, " n"], agent: Any, step: int
     ) -> tuple[ModelState, dict[str, float]]:
         """Train until no member has improved by 1 % for more than `patience` epochs (lines 7-8).
 
         The network is warm-started, the inputs' normaliser is refitted, each member's best weights are restored and
-        the elites are those with the least error on the holdout. `state` is consumed.
+        the elites are those with the least error on the holdout. `state` is consumed; the agent is only looked at.
         """
-        data, normaliser = prepare(real, weights, config, layout, seed, step)
+        data, normaliser = prepare(real, weights, loss.carry(real, agent, step), config, layout, seed, step)
         network, opt = state.network, state.opt
         best = copy(network.members)
-        best_error = np.full(config.num_members, np.inf, np.float32)
+        best_error = error = np.full(config.num_members, np.inf, np.float32)
         epoch, waited = 0, 0
         while epoch < config.max_epochs and waited <= config.patience:
             chosen = data.minibatches(generator(seed, Purpose.MODEL_ROWS, step, epoch))
-            network, opt = train_epoch(network, opt, data.x, data.y, chosen, np.int32(data.num_batches))
-            error = np.asarray(holdout_error(network, data.x, data.y, data.holdout, np.int32(data.num_holdout)))
+            network, opt = train_epoch(network, opt, data.rows, chosen, np.int32(data.num_batches))
+            error = np.asarray(holdout_error(network, data.rows, data.holdout, data.share, np.int32(data.num_holdout)))
             improved = error < (1.0 - config.improvement) * best_error
             best = keep_best(best, network.members, improved)
             best_error = np.where(improved, error, best_error)
             waited = 0 if improved.any() else waited + 1
             epoch += 1
+        if not config.restore_best:
+            best, best_error = network.members, error
         elites = np.argsort(best_error, kind="stable")[: config.num_elites].astype(np.int32)
         metrics = {
             "model/holdout_error": float(best_error[elites].mean()),
             "model/epochs": float(epoch),
+            "model/batches": float(epoch * data.num_batches),
             "model/capped": float(waited <= config.patience),
         }
-        return ModelState(Network(best, network.bounds), opt, normaliser, jnp.asarray(elites)), metrics
+        fitted = Network(best, network.bounds)
+        return replace(state, network=fitted, opt=opt, normaliser=normaliser, elites=jnp.asarray(elites)), metrics
 
     jitted = {"train_epoch": train_epoch, "holdout_error": holdout_error, "keep_best": keep_best}
     return Dynamics(jax.jit(init), fit, jitted)
 
 
-def make_train_epoch(config: DynamicsConfig, adam: optax.GradientTransformation) -> Callable[..., Any]:
+class FitRows(NamedTuple):
+    """Columns of the rows of a fit: standardised inputs, targets, and what the loss lets each row carry."""
+
+    x: Float[Array, "capacity inputs"]
+    y: Float[Array, "capacity outputs"]
+    carried: Float[Array, "capacity carried"]
+
+
+def make_train_epoch(loss: Loss, adam: optax.GradientTransformation) -> Callable[..., Any]:
     """Build one epoch of descent."""
 
     def train_epoch(
         network: Network,
         opt: optax.OptState,
-        x: Float[Array, "capacity inputs"],
-        y: Float[Array, "capacity outputs"],
+        rows: FitRows,
         chosen: Int[Array, "batches members b"],
         num_batches: Int[Array, ""],
     ) -> tuple[Network, optax.OptState]:
@@ -183,7 +117,7 @@ def make_train_epoch(config: DynamicsConfig, adam: optax.GradientTransformation)
 
         def step(i: Array, carry: tuple[Network, optax.OptState]):
             network, opt = carry
-            grads = jax.grad(negative_log_likelihood)(network, x[chosen[i]], y[chosen[i]], config.weight_decay)
+            grads = jax.grad(loss.value)(network, *(column[chosen[i]] for column in rows))
             return descend(adam, grads, opt, network)
 
         return jax.lax.fori_loop(0, num_batches, step, (network, opt))
@@ -191,27 +125,29 @@ def make_train_epoch(config: DynamicsConfig, adam: optax.GradientTransformation)
     return train_epoch
 
 
-def make_holdout_error(config: DynamicsConfig) -> Callable[..., Any]:
-    """Build the error that decides early stopping and elites: squared, of the means, without the variance."""
+def make_holdout_error(config: DynamicsConfig, loss: Loss) -> Callable[..., Any]:
+    """Build the error that decides early stopping and elites."""
     chunk = config.batch_size
 
     def holdout_error(
         network: Network,
-        x: Float[Array, "capacity inputs"],
-        y: Float[Array, "capacity outputs"],
-        rows: Int[Array, " most"],
+        rows: FitRows,
+        holdout: Int[Array, " most"],
+        share: Float[Array, " most"],
         num_rows: Int[Array, ""],
     ) -> Float[Array, " members"]:
-        """Return each member's mean squared error over the first `num_rows` of the holdout."""
+        """Return each member's mean error over the first `num_rows` of the holdout; `share` is 1 on average."""
 
         def add(i: Array, total: Array) -> Array:
-            index = jax.lax.dynamic_slice_in_dim(rows, i * chunk, chunk)
+            index = jax.lax.dynamic_slice_in_dim(holdout, i * chunk, chunk)
+            weight = jax.lax.dynamic_slice_in_dim(share, i * chunk, chunk)
             valid = (i * chunk + jnp.arange(chunk)) < num_rows
-            shared = jnp.broadcast_to(x[index][None], (config.num_members, chunk, x.shape[1]))
+            x, y, carried = (column[index] for column in rows)
+            shared = jnp.broadcast_to(x[None], (config.num_members, *x.shape))
             errors = []
             for output in apply_members(network.members, shared):
-                squared = jnp.square(output[:, : y.shape[1]] - y[index]).mean(axis=1)
-                errors.append(jnp.where(valid, squared, 0.0).sum())
+                error = loss.error(output[:, : y.shape[1]], y, carried)
+                errors.append(jnp.where(valid, weight * error, 0.0).sum())
             return total + jnp.stack(errors)
 
         chunks = (num_rows + chunk - 1) // chunk
@@ -232,11 +168,12 @@ def take_improved(
 
 
 class FitData(NamedTuple):
-    """The rows of one fit on the device, padded so that shapes change only when the data have doubled."""
+    """What one fit needs, on the device, padded so that shapes change only when the data have doubled."""
 
-    x: Float[Array, "capacity inputs"]
-    y: Float[Array, "capacity outputs"]
+    rows: FitRows
     holdout: Int[Array, " most"]
+    share: Float[Array, " most"]
+    """How much each held-out row counts, 1 on average."""
     num_holdout: int
     num_batches: int
     minibatches: Callable[[np.random.Generator], Int[np.ndarray, "batches members b"]]
@@ -244,10 +181,16 @@ class FitData(NamedTuple):
 
 
 def prepare(
-    real: RealRows, weights: Float64[np.ndarray, " n"], config: DynamicsConfig, layout: Layout, seed: int, step: int
+    real: RealRows,
+    weights: Float64[np.ndarray, " n"],
+    carried: Float[np.ndarray, "n carried"],
+    config: DynamicsConfig,
+    layout: Layout,
+    seed: int,
+    step: int,
 ) -> tuple[FitData, Normaliser]:
     """Split the rows, standardise the inputs by the training rows, and set up the weighted sampler over these."""
-    training, holdout = split_rows(real, config, seed, step)
+    training, holdout = _with_weight(*split_rows(real, config, seed, step), weights)
     x, y = layout.inputs(real.rows), layout.targets(real.rows)
     mean, scale = x[training].mean(axis=0, dtype=np.float64), x[training].std(axis=0, dtype=np.float64)
     scale = np.where(scale < 1e-12, 1.0, scale)
@@ -262,14 +205,30 @@ def prepare(
         return _padded(rows.astype(np.int32), most_batches)
 
     data = FitData(
-        x=jnp.asarray(_padded((x - mean) / scale, capacity)),
-        y=jnp.asarray(_padded(y, capacity)),
+        rows=FitRows(*(jnp.asarray(_padded(column, capacity)) for column in ((x - mean) / scale, y, carried))),
         holdout=jnp.asarray(_padded(holdout.astype(np.int32), most_holdout)),
+        share=jnp.asarray(_padded(_shares(weights[holdout], config), most_holdout)),
         num_holdout=len(holdout),
         num_batches=num_batches,
         minibatches=minibatches,
     )
     return data, Normaliser(jnp.asarray(mean, jnp.float32), jnp.asarray(scale, jnp.float32))
+
+
+def _shares(weights: np.ndarray, config: DynamicsConfig) -> np.ndarray:
+    """Return how much each held-out row counts, 1 on average; alike where none of them has any weight."""
+    if config.holdout_weights == "uniform" or weights.sum() == 0:
+        return np.ones(len(weights))
+    return weights * (len(weights) / weights.sum())
+
+
+def _with_weight(training: np.ndarray, holdout: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the split such that some training row has weight: of few weighted rows, all may have been held out."""
+    if weights[training].sum() > 0:
+        return training, holdout
+    heaviest = holdout[np.argmax(weights[holdout])]
+    training, holdout = np.append(training, heaviest), holdout[holdout != heaviest]
+    return (training, holdout) if len(holdout) else (training[1:], training[:1])
 
 
 def split_rows(

@@ -1,8 +1,17 @@
 """The one exception that stands for a mistake of the user."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class UserError(Exception):
     """A mistake the user can mend: one sentence that names what was wrong and what is allowed.
 
     The command line prints the sentence and exits with code 2; nothing has been written by then.
     """
+
+
+def nearest(name: object, names: Iterable[str]) -> str:
+    """Suggest the closest allowed name, if one is close."""
+    near = get_close_matches(str(name), list(names), n=1, cutoff=0.5)
+    return f" (did you mean {near[0]}?)" if near else ""

@@ -1,6 +1,6 @@
 r"""The historical policy sequence: a snapshot of the actor for each block, and its shift from the current policy.
 
-Line 4 of Algorithm 2 and the estimate of $\xi_{\pi_i}$ [Wang et al. 2023, Sec. 4.1].
+Line 4 of Algorithm 2 [Wang et al. 2023, Sec. 4.1]; `pdml.shifts` has the estimates of the shift.
 """
 
 from collections.abc import Callable
@@ -8,46 +8,17 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32, Int
+from jaxtyping import Array, Float, Float32
 
 from pdml.nets import Mlp, gaussian
 from pdml.randomness import Purpose, generator
+from pdml.shifts import Estimator
 
 EVALUATED_ROWS = 64
 """States a call of the actor. One compiled shape for all, so that recomputed outputs have the same bits."""
 
 COMPARED_POLICIES = 16
 """Snapshots a call of the divergence."""
-
-
-def double_kl(
-    mean: Float[Array, "*b a"],
-    log_std: Float[Array, "*b a"],
-    other_mean: Float[Array, "*k a"],
-    other_log_std: Float[Array, "*k a"],
-) -> Float[Array, "*k"]:
-    r"""$2\,\mathrm{KL}(\pi_c \| \pi_i) = \sum_d e^{2\Delta} - 1 - 2\Delta + (\mu_c-\mu_i)^2/\sigma_i^2$.
-
-    With $\Delta = \ln\sigma_c - \ln\sigma_i$: no determinant, no cancellation. Squashing by tanh changes nothing.
-
-    Departs from the paper, whose printed expression mixes the two directions, and from its released code, which
-    puts the standard deviation in the place of the covariance.
-    """
-    delta = log_std - other_log_std
-    distance = (mean - other_mean) * jnp.exp(-other_log_std)
-    return (jnp.expm1(2.0 * delta) - 2.0 * delta + jnp.square(distance)).sum(axis=-1)
-
-
-def pinsker_shift(
-    current: Float[Array, "states two_a"], others: Float[Array, "policies states two_a"], count: Int[Array, ""]
-) -> Float[Array, " policies"]:
-    r"""$\xi_i = \mathbb{E}_s \sqrt{\mathrm{KL}/2}$, Pinsker's bound of the total variation over states, Eq. (6)."""
-    mean, log_std = jnp.split(current[None], 2, axis=-1)
-    other_mean, other_log_std = jnp.split(others, 2, axis=-1)
-    twice = double_kl(mean, log_std, other_mean, other_log_std)
-    bound = 0.5 * jnp.sqrt(jnp.maximum(twice, 0.0))
-    filled = jnp.arange(bound.shape[-1]) < count
-    return jnp.where(filled[None], bound, 0.0).sum(axis=-1) / count.astype(bound.dtype)
 
 
 def _outputs(actor: Mlp, obs: Float[Array, "rows obs"]) -> Float[Array, "rows two_a"]:
@@ -63,10 +34,10 @@ class History:
     the few states that were replaced.
     """
 
-    def __init__(self, actor: Mlp, obs_size: int, reservoir: int, seed: int):
+    def __init__(self, actor: Mlp, obs_size: int, reservoir: int, seed: int, estimate: Estimator):
         self._flatten, unflatten = _flat(actor)
         self._evaluate = jax.jit(lambda flat, obs: _outputs(unflatten(flat), obs))
-        self._shift = jax.jit(pinsker_shift)
+        self._shift = jax.jit(estimate)
         self._seed = seed
         self.count = 0
         self._snapshots = np.zeros((1, len(self._flatten(actor))), np.float32)

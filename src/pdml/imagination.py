@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pdml.config import Config, RolloutConfig
-from pdml.dynamics import ModelState, normalise, split_output
-from pdml.nets import Mlp, mlp, silu
+from pdml.model import ModelState, predict, reward_variance
+from pdml.nets import Mlp, choose
 from pdml.transition import Layout, Transition, pack
 from pdml.tree import pytree
 
@@ -110,26 +110,6 @@ def compact(rows: Float[Array, "n width"], keep: Bool[Array, " n"]) -> Float[Arr
     return rows[jnp.argsort(~keep, stable=True)]
 
 
-def choose_elites(model: ModelState) -> list[Mlp]:
-    """Take the elites out of the ensemble."""
-    stacked = jax.tree.map(lambda *leaf: jnp.stack(leaf), *model.network.members)
-    return [jax.tree.map(lambda leaf, i=i: leaf[model.elites[i]], stacked) for i in range(len(model.elites))]
-
-
-def predict(
-    model: ModelState, elites: list[Mlp], obs: Float[Array, "b obs"], action: Float[Array, "b a"], key: PRNGKeyArray
-) -> tuple[Float[Array, " b"], Float[Array, "b obs"]]:
-    """Sample reward and next state, with the rows dealt to the elites in equal random groups."""
-    order_key, noise_key = jax.random.split(key)
-    order = jax.random.permutation(order_key, len(obs))
-    x = normalise(model.normaliser, jnp.concatenate([obs, action], axis=-1)[order])
-    outputs = [mlp(elite, rows, silu) for elite, rows in zip(elites, jnp.split(x, len(elites)), strict=True)]
-    mean, log_var = split_output(jnp.concatenate(outputs), model.network.bounds)
-    back = jnp.argsort(order)
-    target = mean[back] + jnp.exp(0.5 * log_var[back]) * jax.random.normal(noise_key, mean.shape)
-    return target[:, 0], obs + target[:, 1:]
-
-
 def branched(config: Config, layout: Layout, sample: Policy, terminated: Termination) -> Callable[..., tuple]:
     """Build the imagination of MBPO: stochastic branches, each step by a randomly chosen elite.
 
@@ -140,11 +120,14 @@ def branched(config: Config, layout: Layout, sample: Policy, terminated: Termina
         A function (model, actor, ring, starts, number of starts, length, key) -> (ring, stats).
     """
     chunk = config.dynamics.num_elites * group_rows(config)
+    penalty = config.rollouts.reward_penalty
 
-    def step(model: ModelState, elites: list[Mlp], actor: Mlp, obs: Array, key: PRNGKeyArray) -> Transition:
+    def step(model: ModelState, elites: tuple[Mlp, ...], actor: Mlp, obs: Array, key: PRNGKeyArray) -> Transition:
         act_key, predict_key = jax.random.split(key)
         action = sample(actor, obs, act_key)
-        reward, next_obs = predict(model, elites, obs, action, predict_key)
+        reward, next_obs = predict(model, elites, obs, action, predict_key, config.rollouts.deterministic)
+        if penalty > 0:
+            reward = reward - penalty * reward_variance(model, obs, action)
         return Transition(obs, action, reward, next_obs, terminated(next_obs).astype(jnp.float32))
 
     def imagine(
@@ -157,7 +140,7 @@ def branched(config: Config, layout: Layout, sample: Policy, terminated: Termina
         key: PRNGKeyArray,
     ) -> tuple[Imagined, ImagineStats]:
         most = len(starts)
-        elites = choose_elites(model)
+        elites = choose(model.network.members, model.elites)
 
         def advance(i: Array, carry):
             """Step chunk i; survivors move up over rows that have been read."""

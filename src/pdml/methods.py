@@ -1,40 +1,136 @@
 """The recipe page: every method as a short function that names its parts."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pdml.agents import Agent, sac
+from pdml import adaptation, agents, losses, maper, mixing, weighting
 from pdml.config import Config
 from pdml.dynamics import Dynamics, ensemble
-from pdml.imagination import Termination, branched
+from pdml.imagination import Imagined, Termination, branched
+from pdml.model import ModelState
+from pdml.replay import RealRows
 from pdml.transition import Layout
-from pdml.weighting import Weighting, policy_mixture, uniform
+
+Refine = Callable[
+    [ModelState, Any, Imagined, RealRows, dict[str, float], int], tuple[ModelState, Any, dict[str, float]]
+]
+"""From model, agent, ring, real rows, the fit's metrics and the step: what a block still changes after its branches."""
+
+
+class World(NamedTuple):
+    """The parts of a learned model, in the order in which a block uses them."""
+
+    weighting: weighting.Weighting
+    dynamics: Dynamics
+    imagine: Callable[..., tuple]
+    refine: Refine
 
 
 class Recipe(NamedTuple):
-    """The parts of a method, in the order in which a block uses them."""
+    """The parts of a method; without a world it is model-free."""
 
-    weighting: Weighting
-    dynamics: Dynamics
-    imagine: Callable[..., tuple]
-    agent: Agent
+    world: World | None
+    mixing: Callable[[Config], mixing.Mixing]
+    agent: agents.Agent
 
 
-def mbpo(config: Config, layout: Layout, terminated: Termination) -> Recipe:
-    """MBPO [Janner et al. 2019]."""
-    agent = sac(config.agent, layout)
-    return Recipe(
-        weighting=uniform(),
-        dynamics=ensemble(config.dynamics, layout, config.seed),
+def nothing(model: ModelState, agent: Any, ring: Imagined, real: RealRows, fitted: dict[str, float], step: int):
+    """Refine nothing."""
+    return model, agent, {}
+
+
+def mbpo(
+    config: Config,
+    layout: Layout,
+    terminated: Termination,
+    *,
+    weigh: weighting.Weighting | None = None,
+    loss: losses.Loss | None = None,
+    agent: agents.Agent | None = None,
+    mix: Callable[[Config], mixing.Mixing] = mixing.Uniform,
+    refine: Refine = nothing,
+) -> Recipe:
+    """MBPO [Janner et al. 2019]; the methods that build on it say what they change."""
+    agent = agent or agents.sac(config, layout)
+    world = World(
+        weighting=weighting.applied_to(weigh or weighting.uniform(), config.weigh),
+        dynamics=ensemble(config.dynamics, layout, config.seed, loss or losses.nll(config)),
         imagine=branched(config, layout, agent.sample, terminated),
-        agent=agent,
+        refine=refine,
     )
+    return Recipe(world, mix, agent)
 
 
 def pdml(config: Config, layout: Layout, terminated: Termination) -> Recipe:
-    """PDML-MBPO [Wang et al. 2023]: MBPO whose model and rollouts follow the current policy."""
-    return mbpo(config, layout, terminated)._replace(weighting=policy_mixture(config.mixture))
+    """PDML-MBPO [Wang et al. 2023]: MBPO whose model and rollouts follow the current policy.
+
+    Its ablations are the same recipe with `weigh` set to the model or to the starts.
+    """
+    return mbpo(config, layout, terminated, weigh=weighting.policy_mixture(config.mixture))
 
 
-RECIPES: dict[str, Callable[[Config, Layout, Termination], Recipe]] = {"pdml": pdml, "mbpo": mbpo}
-"""By name; each has its line in `pdml.config.METHODS`."""
+def decay_mbpo(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+    """PDML's mixture by age [Wang et al. 2023, Sec. 5]."""
+    return mbpo(config, layout, terminated, weigh=weighting.exponential_decay(config.mixture))
+
+
+def per_mbpo(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+    """MBPO with rows weighed by temporal-difference error [Schaul et al. 2016]."""
+    return mbpo(config, layout, terminated, weigh=weighting.temporal_difference(config.priority))
+
+
+def recall_mbpo(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+    """MBPO on the real rows of the highest value [Goyal et al. 2019, as Wang et al. 2023 use it]."""
+    return mbpo(config, layout, terminated, weigh=weighting.highest_values(config.priority))
+
+
+def maper_mbpo(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+    """MaPER [Oh et al. 2022]: MBPO with model-augmented critics and prioritised minibatches of the agent."""
+    agent, refine = maper.maper(config, layout), maper.train_heads(config, layout)
+    return mbpo(config, layout, terminated, agent=agent, mix=mixing.Prioritised, refine=refine)
+
+
+def maper_mbpo_model(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+    """MaPER as a weighting of model learning, the words of [Wang et al. 2023]."""
+    return mbpo(config, layout, terminated, weigh=weighting.temporal_difference_and_model(config.priority))
+
+
+def ampo(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+    """AMPO [Shen et al. 2020]: MBPO whose model is adapted to imagined inputs after each block's branches."""
+    recipe = mbpo(config, layout, terminated, refine=adaptation.adapt(config, layout))
+    assert recipe.world is not None
+    dynamics = adaptation.adapted(config, recipe.world.dynamics)
+    return recipe._replace(world=recipe.world._replace(dynamics=dynamics))
+
+
+def vagram(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+    """VaGraM [Voelcker et al. 2022]: MBPO with a value-gradient-weighted model loss."""
+    return mbpo(config, layout, terminated, loss=losses.vagram(config, layout))
+
+
+def redq(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+    """REDQ [Chen et al. 2021]."""
+    return Recipe(None, mixing.Uniform, agents.redq(config, layout))
+
+
+def sac(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+    """SAC [Haarnoja et al. 2018]."""
+    return Recipe(None, mixing.Uniform, agents.sac(config, layout))
+
+
+RECIPES: dict[str, Callable[[Config, Layout, Termination], Recipe]] = {
+    "pdml": pdml,
+    "mbpo": mbpo,
+    "pdml-model-only": pdml,
+    "pdml-starts-only": pdml,
+    "decay-mbpo": decay_mbpo,
+    "per-mbpo": per_mbpo,
+    "recall-mbpo": recall_mbpo,
+    "maper-mbpo": maper_mbpo,
+    "maper-mbpo-model": maper_mbpo_model,
+    "ampo": ampo,
+    "vagram": vagram,
+    "redq": redq,
+    "sac": sac,
+}
+"""By name; each has its line in `pdml.config.METHODS` and its page in docs/methods."""

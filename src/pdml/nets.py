@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 LOG_STD_RANGE = (-20.0, 2.0)
 
@@ -46,6 +46,12 @@ def mlp(params: Mlp, x: Float[Array, "b inputs"], activation: Activation = jax.n
     for layer in params[:-1]:
         x = activation(x @ layer.w + layer.b[None])
     return x @ params[-1].w + params[-1].b[None]
+
+
+def choose(networks: tuple[Mlp, ...], chosen: Int[Array, " few"]) -> tuple[Mlp, ...]:
+    """Take a few networks out of many, by numbers that may be traced."""
+    stacked = jax.tree.map(lambda *leaf: jnp.stack(leaf), *networks)
+    return tuple(jax.tree.map(lambda leaf, i=i: leaf[chosen[i]], stacked) for i in range(len(chosen)))
 
 
 @jax.custom_vjp

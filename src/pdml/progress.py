@@ -37,9 +37,9 @@ class Watcher:
             self._bar.reset(self._task, completed=step, phase="learning", numbers="")
         self._bar.update(self._task, completed=step, numbers=self._numbers())
 
-    def block(self, model_error: float, rate: float) -> None:
-        """Take over the numbers of a block."""
-        self._text["model error"] = f"{model_error:.3g}"
+    def block(self, model_error: float | None, rate: float) -> None:
+        """Take over the numbers of a block; without a model there is no error of it."""
+        self._text["model error"] = "-" if model_error is None else f"{model_error:.3g}"
         self._text["steps/s"] = f"{rate:.1f}"
 
     def evaluation(self, step: int, results: list[EpisodeResult], seconds: float) -> None:

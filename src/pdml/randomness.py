@@ -27,6 +27,12 @@ class Purpose(IntEnum):
     RESERVOIR = 12
     EVALUATION = 13
     EVALUATION_ACT = 14
+    IMAGINED_ROWS = 15
+    REFINE = 16
+    SCORES = 17
+    SHIFT_NOISE = 18
+    MISALIGN = 19
+    ADAPTATION_INIT = 20
 
 
 def _fold(seed: jax.Array, purpose: jax.Array, step: jax.Array) -> PRNGKeyArray:

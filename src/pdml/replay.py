@@ -65,9 +65,9 @@ class Replay:
         slot = number % self.capacity
         return RealRows(self._rows[slot], self._block[slot], number, np.array(self._block_sizes))
 
-    def sample(self, shape: tuple[int, ...], generator: np.random.Generator) -> Float32[np.ndarray, "... width"]:
-        """Return copies of rows drawn uniformly."""
-        return self._rows[generator.integers(self.size, size=shape)]
+    def take(self, slots: Int[np.ndarray, "..."]) -> Float32[np.ndarray, "... width"]:
+        """Return copies of the rows in some slots, all below `size`."""
+        return self._rows[slots]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return all that `restore` needs."""

@@ -11,14 +11,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pdml.config import FORMAT, Config, to_json
+from pdml.config import Config
 from pdml.errors import UserError
+from pdml.settings import FORMAT, to_json
 
 RECORDED_VERSIONS = ("pdml", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mujoco", "safetensors")
 
 
 class Table:
-    """An append-only csv file whose columns are fixed by its first row."""
+    """An append-only csv file whose columns are fixed by its first row; what a later row lacks is not a number."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -31,9 +32,10 @@ class Table:
             if self._columns is None:
                 self._columns = list(row)
                 writer.writerow(self._columns)
-            if list(row) != self._columns:
+            if not set(row) <= set(self._columns):
                 raise ValueError(f"{self._path.name}: columns {list(row)} instead of {self._columns}")
-            writer.writerow([repr(value) if isinstance(value, float) else value for value in row.values()])
+            values = [row.get(name, float("nan")) for name in self._columns]
+            writer.writerow([repr(value) if isinstance(value, float) else value for value in values])
 
 
 def default_path(config: Config) -> Path:

@@ -10,12 +10,13 @@ from tensorboardX import SummaryWriter
 
 from pdml import checkpoint, rundir
 from pdml.algorithm import Parts, TrainState, init, train, wire
-from pdml.config import Config, check, read_config
+from pdml.config import Config
 from pdml.envs import make_env
 from pdml.errors import UserError
 from pdml.evaluation import EpisodeResult, evaluate
 from pdml.progress import Watcher
 from pdml.randomness import Purpose, key
+from pdml.settings import check, read_config
 from pdml.tasks import find_task
 from pdml.termination import RULES
 from pdml.timing import Stopwatch, peak_memory_mb
@@ -98,7 +99,7 @@ class Recorder:
             "eval/return": state.log.evaluated,
         }
         row |= state.log.metrics
-        row |= {name: total / length for name, total in state.log.sums.items()}
+        row |= {name: total / state.log.improved for name, total in state.log.sums.items()}
         self._progress.add(row)
         seconds = {name: round(value, 3) for name, value in self._clock.seconds.items()}
         now = self._clock.total()
@@ -117,7 +118,7 @@ class Recorder:
             if "/" in name and np.isfinite(value):
                 self._board.add_scalar(name, value, state.step)
         self._board.add_scalar("time/steps_per_second", rate, state.step)
-        self._watcher.block(state.log.metrics["model/holdout_error"], rate)
+        self._watcher.block(state.log.metrics.get("model/holdout_error"), rate)
 
     def close(self) -> None:
         """Flush and let go."""

@@ -23,6 +23,16 @@ class Horizon:
 
 
 @dataclass(frozen=True)
+class Adaptation:
+    """AMPO's steps a block, linear over epochs of 1000 steps, and the last epoch that has any."""
+
+    first_steps: int
+    last_steps: int
+    stop_epoch: int
+    ramp_epochs: int = 1
+
+
+@dataclass(frozen=True)
 class Task:
     """One family of environments (all its versions) and the settings that belong to it."""
 
@@ -31,7 +41,11 @@ class Task:
     target_entropy: float
     budget: int
     """Real steps in all, warm-up included; for the paper's tasks, the length of its curves plus the warm-up."""
+    adaptation: Adaptation
+    """[Shen et al. 2020, code]; their own pendulum counts epochs of 250 steps. Humanoid and Pusher are ours."""
     horizon: Horizon = Horizon()
+    action_bound: float = 1.0
+    """Actions of the environment itself lie in [-bound, bound]."""
     warmup_steps: int = 5000
     updates_per_step: int = 20
     rollout_batch: int = 100_000
@@ -50,21 +64,42 @@ _HUMANOID_FLAGS = {
 }
 
 TASKS: dict[str, Task] = {
-    "Hopper": Task(11, 3, -1.0, 125_000, Horizon(20, 100, 1, 15)),
-    "Walker2d": Task(17, 6, -3.0, 205_000),
-    "HalfCheetah": Task(17, 6, -3.0, 205_000),
+    "Hopper": Task(11, 3, -1.0, 125_000, Adaptation(400, 400, 40), Horizon(20, 100, 1, 15)),
+    "Walker2d": Task(17, 6, -3.0, 205_000, Adaptation(1000, 1000, 80)),
+    "HalfCheetah": Task(17, 6, -3.0, 205_000, Adaptation(100, 1000, 30, ramp_epochs=30)),
     "Ant": Task(
         27,
         8,
         -4.0,
         205_000,
+        Adaptation(3000, 3000, 60),
         Horizon(20, 100, 1, 25),
         kwargs={"v5": {"include_cfrc_ext_in_observation": False}},
     ),
-    "Humanoid": Task(45, 17, -2.0, 305_000, Horizon(20, 300, 1, 25), kwargs={"v5": _HUMANOID_FLAGS}, keep={"v4": 45}),
-    "Pusher": Task(23, 7, -3.5, 35_000, versions=("v5",)),
+    "Humanoid": Task(
+        45,
+        17,
+        -2.0,
+        305_000,
+        Adaptation(1000, 1000, 100),
+        Horizon(20, 300, 1, 25),
+        action_bound=0.4,
+        kwargs={"v5": _HUMANOID_FLAGS},
+        keep={"v4": 45},
+    ),
+    "Pusher": Task(23, 7, -3.5, 35_000, Adaptation(400, 400, 20), action_bound=2.0, versions=("v5",)),
     # Ours, for a first run of a few minutes: half the updates a step, which costs less and keeps its return better.
-    "InvertedPendulum": Task(4, 1, -0.5, 4_000, warmup_steps=500, updates_per_step=10, rollout_batch=10_000),
+    "InvertedPendulum": Task(
+        4,
+        1,
+        -0.5,
+        4_000,
+        Adaptation(6, 6, 1),
+        action_bound=3.0,
+        warmup_steps=500,
+        updates_per_step=10,
+        rollout_batch=10_000,
+    ),
 }
 
 

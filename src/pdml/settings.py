@@ -1,0 +1,213 @@
+"""Settings as a person gives them: read from words and files, checked, and named when they are wrong."""
+
+import dataclasses
+import json
+import math
+from dataclasses import is_dataclass, replace
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from pdml.config import Config, defaults, get, leaves
+from pdml.errors import UserError, nearest
+from pdml.tasks import find_task
+
+FORMAT = 2
+"""Version of config.json and of saved states; raised whenever either can no longer be read by older code."""
+
+SWITCH = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+
+
+def parse(name: str, text: str) -> Any:
+    """Read the value of a field from the command line."""
+    found = {leaf.name: leaf.kind for leaf in leaves()}
+    if name not in found:
+        raise UserError(f"--{name}: unknown field{nearest(name, found)}")
+    kind = found[name]
+    try:
+        if get_args(kind)[-1:] == (Ellipsis,):
+            entries = [part for part in text.replace(" ", ",").split(",") if part]
+            return tuple(_scalar(get_args(kind)[0], part) for part in entries)
+        if type(None) in get_args(kind):
+            return None if text in ("learned", "none", "None") else float(text)
+        return _scalar(kind, text)
+    except (ValueError, OverflowError):
+        raise UserError(f"--{name} = '{text}': must be {_words(kind)}") from None
+
+
+def check(config: Config) -> Config:
+    """Return the configuration if every value and every pair of values is allowed; name the first that is not."""
+    for leaf in leaves():
+        value = get(config, leaf.name)
+        _check_type(leaf.name, value, leaf.kind)
+        _check_range(leaf.name, value, leaf.within, leaf.choices)
+    find_task(config.env)
+    _check_readers(config)
+    if config.steps <= config.warmup_steps:
+        raise UserError(f"steps = {config.steps}: must be above the warm-up of {config.warmup_steps} steps")
+    for step in config.archive_at:
+        if not config.warmup_steps < step <= config.steps:
+            raise UserError(f"archive_at = {step}: must lie in ({config.warmup_steps}, {config.steps}]")
+    _check_sizes(config)
+    return config
+
+
+def _check_readers(config: Config) -> None:
+    """Check that no option was changed that the method does not read."""
+    standard = defaults(config.env, config.method, config.preset)
+    for leaf in leaves():
+        foreign = leaf.methods and config.method not in leaf.methods
+        if foreign and get(config, leaf.name) != get(standard, leaf.name):
+            raise UserError(
+                f"{leaf.name}: method '{config.method}' has no such option; it belongs to {', '.join(leaf.methods)}"
+            )
+    if config.method == "vagram" and not config.rollouts.deterministic:
+        raise UserError("rollouts.deterministic = false: vagram's networks have no variance; leave it true")
+
+
+def _check_sizes(config: Config) -> None:
+    """Check the values that must fit together."""
+    dynamics, rollouts = config.dynamics, config.rollouts
+    if dynamics.num_elites > dynamics.num_members:
+        raise UserError(
+            f"dynamics.num_elites = {dynamics.num_elites}: at most dynamics.num_members = {dynamics.num_members}"
+        )
+    if len(dynamics.weight_decay) != len(dynamics.hidden_sizes) + 1:
+        raise UserError(
+            f"dynamics.weight_decay has {len(dynamics.weight_decay)} entries: "
+            f"must have one a layer, {len(dynamics.hidden_sizes) + 1}"
+        )
+    if rollouts.longest < rollouts.shortest:
+        raise UserError(f"rollouts.longest = {rollouts.longest}: at least rollouts.shortest = {rollouts.shortest}")
+    if rollouts.last_epoch <= rollouts.first_epoch:
+        raise UserError(
+            f"rollouts.last_epoch = {rollouts.last_epoch}: must be above rollouts.first_epoch = {rollouts.first_epoch}"
+        )
+    if rollouts.max_rows < rollouts.longest * dynamics.num_elites:
+        raise UserError(
+            f"rollouts.max_rows = {rollouts.max_rows}: at least rollouts.longest x dynamics.num_elites = "
+            f"{rollouts.longest * dynamics.num_elites}"
+        )
+    if config.agent.subset > config.agent.num_critics:
+        raise UserError(f"agent.subset = {config.agent.subset}: at most agent.num_critics = {config.agent.num_critics}")
+    if config.replay_capacity < 2 * config.model_every:
+        raise UserError(
+            f"replay_capacity = {config.replay_capacity}: at least two blocks of model_every = {config.model_every}"
+        )
+
+
+def to_json(config: Config) -> str:
+    """Write a configuration, complete and with its format version."""
+    return json.dumps({"format": FORMAT, **dataclasses.asdict(config)}, indent=2) + "\n"
+
+
+def from_json(text: str, source: str) -> Config:
+    """Read what `to_json` wrote.
+
+    Args:
+        source: The file's name, for messages.
+    """
+    try:
+        data = json.loads(text)
+        written = data.pop("format")
+    except (json.JSONDecodeError, KeyError, AttributeError, TypeError):
+        raise UserError(f"config = '{source}': not a configuration written by this package") from None
+    if written != FORMAT:
+        raise UserError(f"config = '{source}': format {written}, this version reads format {FORMAT}")
+    first = [data.get(name, getattr(Config, name)) for name in ("env", "method", "preset")]
+    for name, value in zip(("env", "method", "preset"), first, strict=True):
+        _check_type(name, value, str)
+    return _build(defaults(*first), data, source, "")
+
+
+def read_config(path: Path) -> Config:
+    """Read a configuration file."""
+    try:
+        return from_json(path.read_text(), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"config = '{path}': cannot be read ({type(error).__name__})") from None
+
+
+def _build(base: Any, data: Any, source: str, prefix: str) -> Any:
+    """Change a record by parsed JSON, naming fields that are unknown or of the wrong type."""
+    if not isinstance(data, dict):
+        raise UserError(f"config = '{source}': {prefix.rstrip('.') or 'it'} must be a group of fields")
+    hints = get_type_hints(type(base))
+    for name in data:
+        if name not in hints:
+            raise UserError(f"config = '{source}': unknown field {prefix}{name}{nearest(name, hints)}")
+    values: dict[str, Any] = {}
+    for name, value in data.items():
+        if is_dataclass(hints[name]):
+            values[name] = _build(getattr(base, name), value, source, f"{prefix}{name}.")
+        else:
+            entry: Any = tuple(value) if isinstance(value, list) else value
+            _check_type(f"{prefix}{name}", entry, hints[name])
+            values[name] = float(entry) if hints[name] is float else entry
+    return replace(base, **values)
+
+
+def _scalar(kind: type, text: str) -> Any:
+    """Read one number or word; whole numbers may be written 1e5 or 1_000."""
+    if kind is int:
+        value = float(text.replace("_", ""))
+        if value != int(value):
+            raise ValueError(text)
+        return int(value)
+    if kind is bool:
+        if text.lower() not in SWITCH:
+            raise ValueError(text)
+        return SWITCH[text.lower()]
+    return kind(text)
+
+
+def _words(kind: Any) -> str:
+    """Describe a type to a person."""
+    if get_args(kind)[-1:] == (Ellipsis,):
+        return f"a comma-separated list of {_words(get_args(kind)[0]).removeprefix('a ')}s"
+    if type(None) in get_args(kind):
+        return "a number or 'learned'"
+    return {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}[kind]
+
+
+def _check_type(name: str, value: Any, kind: Any) -> None:
+    """Raise unless the value has the field's type (a whole number may stand for a number)."""
+    if get_args(kind)[-1:] == (Ellipsis,):
+        inner = get_args(kind)[0]
+        good = isinstance(value, tuple) and all(_is_a(entry, inner) for entry in value)
+    elif type(None) in get_args(kind):
+        good = value is None or _is_a(value, float)
+    else:
+        good = _is_a(value, kind)
+    if not good:
+        raise UserError(f"{name} = {value!r}: must be {_words(kind)}")
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    """Say whether a scalar has a type; booleans are not numbers, whole numbers are numbers."""
+    if kind is bool or isinstance(value, bool):
+        return kind is bool and isinstance(value, bool)
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return False
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _check_range(name: str, value: Any, within: str, choices: tuple[str, ...]) -> None:
+    """Raise unless the value lies in its interval or among its words."""
+    if choices and value not in choices:
+        raise UserError(f"{name} = '{value}': unknown{nearest(value, choices)}; allowed: {', '.join(choices)}")
+    entries = value if isinstance(value, tuple) else (value,)
+    for entry in entries:
+        if isinstance(entry, int | float) and not _inside(entry, within):
+            raise UserError(f"{name} = {entry}: must lie in {within or '(-inf, inf)'}")
+
+
+def _inside(value: int | float, within: str) -> bool:
+    """Say whether a number lies in an interval written as text; without one it need only be finite."""
+    if not math.isfinite(value):
+        return False
+    if not within:
+        return True
+    low, high = (float(end) for end in within[1:-1].split(","))
+    above = value > low if within[0] == "(" else value >= low
+    below = value < high if within[-1] == ")" else value <= high
+    return above and below
