@@ -64,7 +64,7 @@ def test_adaptation_brings_the_features_nearer_and_leaves_heads_and_agent_alone(
         {"ampo.first_steps": 400, "ampo.last_steps": 400, "ampo.batch_size": 64, "ampo.learning_rate": 1e-3},
     )
     real = linear_system(600)
-    dynamics = adapted(config, ensemble(config.dynamics, LAYOUT, 0, nll(config)))
+    dynamics = adapted(config, ensemble(config, LAYOUT, nll(config)))
     model, fitted = dynamics.fit(dynamics.init(jax.random.key(0)), real, uniform(real), None, 60)
     shifted = real.rows.copy()
     shifted[:, :2] += 1.0  # imagined inputs come from elsewhere

@@ -56,7 +56,8 @@ def uniform(real):
 
 
 def fitted(config, real, weights=None, seed=0, step=0):
-    dynamics = ensemble(config, LAYOUT, seed, nll(Config(dynamics=config)))
+    whole = Config(dynamics=config, seed=seed)
+    dynamics = ensemble(whole, LAYOUT, nll(whole))
     state = dynamics.init(jax.random.key(seed))
     return dynamics.fit(state, real, uniform(real) if weights is None else weights, None, step)
 
@@ -97,7 +98,8 @@ def test_recovers_a_linear_gaussian_system_and_its_noise():
 
 def test_fit_goes_on_from_the_last_weights():
     real = linear_system(600)
-    dynamics = ensemble(replace(SMALL, max_epochs=10), LAYOUT, 0, nll(Config(dynamics=SMALL)))
+    whole = Config(dynamics=replace(SMALL, max_epochs=10))
+    dynamics = ensemble(whole, LAYOUT, nll(whole))
     state, first = dynamics.fit(dynamics.init(jax.random.key(0)), real, uniform(real), None, 0)
     count = int(np.asarray(state.opt[0].count))
     again, second = dynamics.fit(state, real, uniform(real), None, 250)

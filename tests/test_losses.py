@@ -19,7 +19,7 @@ CONFIG = Config(warmup_steps=100, dynamics=SMALL, agent=AgentConfig(hidden_sizes
 
 
 def fit(config, real, loss, agent=None, weights=None, step=0):
-    dynamics = ensemble(config.dynamics, LAYOUT, 0, loss)
+    dynamics = ensemble(config, LAYOUT, loss)
     weights = uniform(real) if weights is None else weights
     return dynamics.fit(dynamics.init(jax.random.key(0)), real, weights, agent, step)
 

@@ -14,6 +14,7 @@ from test_algorithm import go, start, with_world
 from pdml import adaptation, agents, losses, maper, mixing, weighting
 from pdml.algorithm import _due, init, train, wire
 from pdml.config import METHODS, MODEL_BASED, change, leaves
+from pdml.dynamics import ensemble
 from pdml.methods import RECIPES, mbpo, nothing
 from pdml.timing import Stopwatch
 from pdml.transition import Layout
@@ -72,19 +73,15 @@ def composed(loss, agent):
     config = change(tiny_of("vagram" if loss == "vagram" else "ampo" if loss == "ampo" else "pdml"), {"steps": 100})
     config = change(config, {"mixture.first_block": 2, "mixture.reservoir": 96, "agent.num_critics": 3})
     env, layout, _ = start(config)
+    dynamics = ensemble(config, layout, losses.vagram(config, layout) if loss == "vagram" else losses.nll(config))
     parts = {
-        "loss": losses.vagram(config, layout) if loss == "vagram" else losses.nll(config),
+        "dynamics": adaptation.adapted(config, dynamics) if loss == "ampo" else dynamics,
         "agent": {"sac": agents.sac, "redq": agents.redq, "maper": maper.maper}[agent](config, layout),
         "mix": mixing.Prioritised if agent == "maper" else mixing.Uniform,
         "refine": adaptation.adapt(config, layout) if loss == "ampo" else nothing,
     }
     rule = lambda obs: jnp.abs(obs[:, 1]) > 0.2  # noqa: E731
-    recipe = mbpo(config, layout, rule, **parts)
-    if loss == "ampo":
-        recipe = recipe._replace(
-            world=recipe.world._replace(dynamics=adaptation.adapted(config, recipe.world.dynamics))
-        )
-    return config, env, layout, wire(config, layout, rule, recipe)
+    return config, env, layout, wire(config, layout, rule, mbpo(config, layout, rule, **parts))
 
 
 @pytest.mark.slow

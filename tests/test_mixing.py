@@ -46,25 +46,22 @@ def test_rows_come_in_proportion_to_their_weights_and_importance_undoes_it():
 
 
 def test_new_rows_have_the_largest_priority_and_chosen_rows_their_own_to_the_power():
-    mixing, replay = Prioritised(CONFIG), replay_of(20)
+    mixing, replay = Prioritised(CONFIG), replay_of(5)
     mixing.imagined(ring_with(12), 12)
     chosen = mixing.choose(replay, 0)
     assert chosen.real.shape == (3, 4)
     assert chosen.imagined.shape == (3, 6)
     np.testing.assert_allclose(chosen.importance, 1.0)  # nothing is known yet
-    priorities = np.full((3, 10), 0.25, np.float32)
-    priorities[2, 0] = 9.0
-    mixing.learn(chosen, priorities)
-    weights = mixing.arrays()["real"]
-    expected = np.ones(20)
-    expected[np.unique(chosen.real)] = 0.5
-    expected[chosen.real[2, 0]] = 3.0
-    again = chosen.real.ravel()[9:]  # a later choice of the same row wins
-    expected[again[again == chosen.real[2, 0]]] = 3.0 if (again == chosen.real[2, 0]).sum() == 0 else 0.5
-    np.testing.assert_allclose(weights, expected, rtol=1e-6)
+    # Two updates on one real and one imagined row each; real row 1 comes twice, and the later priority stands.
+    learned = Minibatches(np.array([[1], [1]]), np.array([[3], [7]]), None)
+    mixing.learn(learned, np.float32([[100.0, 0.25], [9.0, 4.0]]))
+    np.testing.assert_allclose(mixing.arrays()["real"], [1, 3, 1, 1, 1], rtol=1e-6)
+    expected = np.ones(12)
+    expected[[3, 7]] = 0.5, 2.0
+    np.testing.assert_allclose(mixing.arrays()["imagined"][:12], expected, rtol=1e-6)
     replay.add(np.zeros(1, np.float32), np.zeros(1, np.float32), 0.0, np.zeros(1, np.float32), False, 1)
     mixing.choose(replay, 1)
-    assert mixing.arrays()["real"][20] == pytest.approx(3.0)
+    assert mixing.arrays()["real"][5] == pytest.approx(10.0)  # the largest so far
 
 
 @settings(max_examples=40, deadline=None)

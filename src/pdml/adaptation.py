@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pdml.config import AmpoConfig, Config
 from pdml.descent import descend
-from pdml.dynamics import Dynamics
+from pdml.dynamics import Dynamics, capacity_of
 from pdml.imagination import Imagined
 from pdml.model import ModelState, Network, normalise
 from pdml.nets import Mlp, init_truncated, mlp, silu
@@ -158,8 +158,7 @@ def adapt(config: Config, layout: Layout) -> Callable[..., tuple]:
         steps = num_steps(options, epoch)
         if steps == 0:
             return model, agent, {"model/adaptation_steps": 0.0, "model/feature_distance": float("nan")}
-        capacity = 1 << (len(real.rows) - 1).bit_length()
-        rows = np.zeros((capacity, inputs), np.float32)
+        rows = np.zeros((capacity_of(len(real.rows)), inputs), np.float32)
         rows[: len(real.rows)] = layout.inputs(real.rows)
         copies, total = (copy(model.network.members), copy(model.network.members)), 0.0
         for first in range(0, steps, STEPS_A_CALL):

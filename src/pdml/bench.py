@@ -195,7 +195,7 @@ def _sac_update() -> tuple[float, Callable[[], int]]:
 
 def _ensemble_step() -> tuple[float, Callable[[], int]]:
     config, layout, _, _ = _hopper()
-    dynamics = ensemble(config.dynamics, layout, 0, nll(config))
+    dynamics = ensemble(config, layout, nll(config))
     inputs, outputs = layout.obs_size + layout.action_size, layout.obs_size + 1
     network = products((inputs, *config.dynamics.hidden_sizes, 2 * outputs))
     members, rows, batches = config.dynamics.num_members, config.dynamics.batch_size, 32

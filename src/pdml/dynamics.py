@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Float64, Int, PRNGKeyArray
 
-from pdml.config import DynamicsConfig
+from pdml.config import Config, DynamicsConfig
 from pdml.descent import descend
 from pdml.losses import Loss
 from pdml.model import Bounds, ModelState, Network, Normaliser, apply_members
@@ -35,26 +35,27 @@ class Dynamics(NamedTuple):
     """The compiled functions inside `fit`, for measurements."""
 
 
-def ensemble(config: DynamicsConfig, layout: Layout, seed: int, loss: Loss) -> Dynamics:
+def ensemble(config: Config, layout: Layout, loss: Loss) -> Dynamics:
     """The probabilistic ensemble of MBPO, fitted to weighted minibatches.
 
     Every member draws each of its minibatches by itself, with replacement, in proportion to the rows' weights. With
     uniform weights this is MBPO's bootstrap.
     """
+    options, seed = config.dynamics, config.seed
     inputs, outputs = layout.obs_size + layout.action_size, layout.obs_size + 1
-    sizes = (inputs, *config.hidden_sizes, 2 * outputs)
-    adam = optax.adam(config.learning_rate)
+    sizes = (inputs, *options.hidden_sizes, 2 * outputs)
+    adam = optax.adam(options.learning_rate)
 
     def init(key: PRNGKeyArray) -> ModelState:
-        members = tuple(init_truncated(k, sizes) for k in jax.random.split(key, config.num_members))
+        members = tuple(init_truncated(k, sizes) for k in jax.random.split(key, options.num_members))
         bounds = Bounds(jnp.full((outputs,), 0.5, jnp.float32), jnp.full((outputs,), -10.0, jnp.float32))
         network = Network(members, bounds)
         normaliser = Normaliser(jnp.zeros((inputs,)), jnp.ones((inputs,)))
-        elites = jnp.arange(config.num_elites, dtype=jnp.int32)
+        elites = jnp.arange(options.num_elites, dtype=jnp.int32)
         return ModelState(network, adam.init(cast(Any, network)), normaliser, elites, ())
 
     train_epoch = jax.jit(make_train_epoch(loss, adam), donate_argnums=(0, 1))
-    holdout_error = jax.jit(make_holdout_error(config, loss))
+    holdout_error = jax.jit(make_holdout_error(options, loss))
     keep_best = jax.jit(take_improved, donate_argnums=0)
 
     def fit(
@@ -65,28 +66,28 @@ def ensemble(config: DynamicsConfig, layout: Layout, seed: int, loss: Loss) -> D
         The network is warm-started, the inputs' normaliser is refitted, each member's best weights are restored and
         the elites are those with the least error on the holdout. `state` is consumed; the agent is only looked at.
         """
-        data, normaliser = prepare(real, weights, loss.carry(real, agent, step), config, layout, seed, step)
+        data, normaliser = prepare(real, weights, loss.carry(real, agent, step), options, layout, seed, step)
         network, opt = state.network, state.opt
         best = copy(network.members)
-        best_error = error = np.full(config.num_members, np.inf, np.float32)
+        best_error = error = np.full(options.num_members, np.inf, np.float32)
         epoch, waited = 0, 0
-        while epoch < config.max_epochs and waited <= config.patience:
+        while epoch < options.max_epochs and waited <= options.patience:
             chosen = data.minibatches(generator(seed, Purpose.MODEL_ROWS, step, epoch))
             network, opt = train_epoch(network, opt, data.rows, chosen, np.int32(data.num_batches))
             error = np.asarray(holdout_error(network, data.rows, data.holdout, data.share, np.int32(data.num_holdout)))
-            improved = error < (1.0 - config.improvement) * best_error
+            improved = error < (1.0 - options.improvement) * best_error
             best = keep_best(best, network.members, improved)
             best_error = np.where(improved, error, best_error)
             waited = 0 if improved.any() else waited + 1
             epoch += 1
-        if not config.restore_best:
+        if not options.restore_best:
             best, best_error = network.members, error
-        elites = np.argsort(best_error, kind="stable")[: config.num_elites].astype(np.int32)
+        elites = np.argsort(best_error, kind="stable")[: options.num_elites].astype(np.int32)
         metrics = {
             "model/holdout_error": float(best_error[elites].mean()),
             "model/epochs": float(epoch),
             "model/batches": float(epoch * data.num_batches),
-            "model/capped": float(waited <= config.patience),
+            "model/capped": float(waited <= options.patience),
         }
         fitted = Network(best, network.bounds)
         return replace(state, network=fitted, opt=opt, normaliser=normaliser, elites=jnp.asarray(elites)), metrics
@@ -180,6 +181,11 @@ class FitData(NamedTuple):
     """Draw the row numbers of an epoch."""
 
 
+def capacity_of(rows: int) -> int:
+    """Return the length to which rows are padded, so that shapes change only when the data have doubled."""
+    return max(4096, 1 << (rows - 1).bit_length())
+
+
 def prepare(
     real: RealRows,
     weights: Float64[np.ndarray, " n"],
@@ -194,7 +200,7 @@ def prepare(
     x, y = layout.inputs(real.rows), layout.targets(real.rows)
     mean, scale = x[training].mean(axis=0, dtype=np.float64), x[training].std(axis=0, dtype=np.float64)
     scale = np.where(scale < 1e-12, 1.0, scale)
-    capacity = max(4096, 1 << (len(x) - 1).bit_length())
+    capacity = capacity_of(len(x))
     num_batches = math.ceil(len(training) / config.batch_size)
     most_batches = math.ceil(capacity / config.batch_size)
     most_holdout = math.ceil(min(config.holdout_max, capacity) / config.batch_size) * config.batch_size

@@ -45,7 +45,7 @@ def mbpo(
     terminated: Termination,
     *,
     weigh: weighting.Weighting | None = None,
-    loss: losses.Loss | None = None,
+    dynamics: Dynamics | None = None,
     agent: agents.Agent | None = None,
     mix: Callable[[Config], mixing.Mixing] = mixing.Uniform,
     refine: Refine = nothing,
@@ -54,7 +54,7 @@ def mbpo(
     agent = agent or agents.sac(config, layout)
     world = World(
         weighting=weighting.applied_to(weigh or weighting.uniform(), config.weigh),
-        dynamics=ensemble(config.dynamics, layout, config.seed, loss or losses.nll(config)),
+        dynamics=dynamics or ensemble(config, layout, losses.nll(config)),
         imagine=branched(config, layout, agent.sample, terminated),
         refine=refine,
     )
@@ -97,15 +97,13 @@ def maper_mbpo_model(config: Config, layout: Layout, terminated: Termination) ->
 
 def ampo(config: Config, layout: Layout, terminated: Termination) -> Recipe:
     """AMPO [Shen et al. 2020]: MBPO whose model is adapted to imagined inputs after each block's branches."""
-    recipe = mbpo(config, layout, terminated, refine=adaptation.adapt(config, layout))
-    assert recipe.world is not None
-    dynamics = adaptation.adapted(config, recipe.world.dynamics)
-    return recipe._replace(world=recipe.world._replace(dynamics=dynamics))
+    dynamics = adaptation.adapted(config, ensemble(config, layout, losses.nll(config)))
+    return mbpo(config, layout, terminated, dynamics=dynamics, refine=adaptation.adapt(config, layout))
 
 
 def vagram(config: Config, layout: Layout, terminated: Termination) -> Recipe:
     """VaGraM [Voelcker et al. 2022]: MBPO with a value-gradient-weighted model loss."""
-    return mbpo(config, layout, terminated, loss=losses.vagram(config, layout))
+    return mbpo(config, layout, terminated, dynamics=ensemble(config, layout, losses.vagram(config, layout)))
 
 
 def redq(config: Config, layout: Layout, terminated: Termination) -> Recipe:

@@ -49,9 +49,9 @@ def mlp(params: Mlp, x: Float[Array, "b inputs"], activation: Activation = jax.n
 
 
 def choose(networks: tuple[Mlp, ...], chosen: Int[Array, " few"]) -> tuple[Mlp, ...]:
-    """Take a few networks out of many, by numbers that may be traced."""
-    stacked = jax.tree.map(lambda *leaf: jnp.stack(leaf), *networks)
-    return tuple(jax.tree.map(lambda leaf, i=i: leaf[chosen[i]], stacked) for i in range(len(chosen)))
+    """Take a few networks out of many, by numbers that may be traced; only the chosen ones are copied."""
+    branches = [lambda network=network: network for network in networks]
+    return tuple(jax.lax.switch(chosen[i], branches) for i in range(len(chosen)))
 
 
 @jax.custom_vjp
