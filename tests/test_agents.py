@@ -1,15 +1,20 @@
 """Soft actor-critic and its relatives: targets by hand, and five probes whose answers are known, for every agent."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_imagination import constant_model, ring_of
 
 from pdml.agents import critic_values, redq, sac, soft_target, td_errors
 from pdml.config import AgentConfig, Config, change, defaults
-from pdml.maper import augmented_terms, balance, maper, predicted_reward
-from pdml.nets import choose
+from pdml.maper import augmented_terms, balance, maper, predicted_reward, train_heads
+from pdml.nets import Layer
+from pdml.replay import RealRows
 from pdml.transition import Layout, Transition, pack
+from pdml.tree import copy
 
 LAYOUT = Layout(1, 1)
 
@@ -91,6 +96,16 @@ def test_log_probabilities_may_count_in_the_environments_action_units():
     plain, scaled = (soft_target(state, state.target_critics, step, noise, 0.9, scale) for scale in (0.0, np.log(0.4)))
     # A density over actions 0.4 times as wide is 1 / 0.4 times as high: log pi grows, the soft value falls.
     np.testing.assert_allclose(np.asarray(scaled - plain), 0.9 * 0.3 * np.log(0.4), rtol=1e-4)
+    rows, entropy, log_alpha = pack(batch(0.2, 0.1, 2.0, 0.5, 0.0))[None], {}, {}
+    for counted in (False, True):
+        learned = change(
+            defaults("Humanoid-v5"), {"agent.scaled_log_prob": counted, "agent.hidden_sizes": (16,)}
+        )  # of its 17 actions the layout has one: only the constant counts
+        agent = sac(learned, LAYOUT)
+        after, metrics, _ = jax.jit(agent.improve)(agent.init(jax.random.key(0)), rows, None, jax.random.key(1))
+        entropy[counted], log_alpha[counted] = float(metrics["agent/entropy"]), float(after.log_alpha)
+    assert entropy[True] - entropy[False] == pytest.approx(17 * np.log(0.4), rel=1e-4)
+    assert log_alpha[True] > log_alpha[False]  # less entropy than wanted: the temperature rises
 
 
 def redq_config(num_critics, subset, **changes):
@@ -98,14 +113,32 @@ def redq_config(num_critics, subset, **changes):
     return Config(method="redq", agent=agent)
 
 
-def test_redq_with_two_critics_and_both_in_the_subset_has_the_targets_of_sac():
-    state = redq(redq_config(2, 2), LAYOUT).init(jax.random.key(0))
-    twin = sac(redq_config(2, 2), LAYOUT).init(jax.random.key(0))
-    step, noise = batch(0.2, 0.1, 2.0, [0.0, 0.5, -1.0, 3.0], 0.0), jnp.asarray([[0.0], [1.0], [-1.0], [0.5]])
-    expected = soft_target(twin, twin.target_critics, step, noise, 0.99)
-    for order in ([0, 1], [1, 0]):
-        chosen = choose(state.target_critics, jnp.asarray(order))
-        assert np.array_equal(soft_target(state, chosen, step, noise, 0.99), expected)
+def without_noise(state):
+    """Narrow the policy until its samples are its mode; with a tiny temperature no draw then reaches a target."""
+    last = state.actor[-1]
+    return replace(state, actor=(*state.actor[:-1], Layer(last.w.at[:, 1].set(0.0), last.b.at[1].set(-19.0))))
+
+
+def test_redq_with_two_critics_and_both_in_the_subset_moves_its_critics_as_sac():
+    config = redq_config(2, 2, temperature=1e-9)
+    rows = pack(batch([0.2, 0.1, 0.0, -0.5], [0.1, 0.5, -0.2, 0.0], 2.0, [0.0, 0.5, -1.0, 3.0], 0.0))[None]
+    after = []
+    for agent in (redq(config, LAYOUT), sac(config, LAYOUT)):
+        state = without_noise(agent.init(jax.random.key(0)))
+        after.append(jax.jit(agent.improve)(state, rows, None, jax.random.key(1))[0])
+    for a, b in zip(jax.tree.leaves(after[0].critics), jax.tree.leaves(after[1].critics), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-7)
+
+
+def test_the_actors_of_redq_and_sac_follow_the_mean_and_the_least_of_the_critics():
+    rows = pack(batch([0.2, 0.1, 0.0, -0.5], [0.1, 0.5, -0.2, 0.0], 2.0, [0.0, 0.5, -1.0, 3.0], 0.0))[None]
+    for build, combine in ((redq, np.mean), (sac, np.min)):
+        agent = build(redq_config(6, 2, temperature=1e-9), LAYOUT)
+        state = without_noise(agent.init(jax.random.key(0)))
+        after, metrics, _ = jax.jit(agent.improve)(state, rows, None, jax.random.key(1))
+        obs = LAYOUT.unpack(rows[0]).obs
+        values = np.asarray(critic_values(after.critics, obs, agent.mode(state.actor, obs)))
+        assert float(metrics["agent/actor_loss"]) == pytest.approx(-combine(values, axis=0).mean(), rel=1e-4)
 
 
 def test_redq_moves_all_critics_at_each_update_and_the_actor_once_after_the_last():
@@ -127,8 +160,7 @@ def test_redq_draws_a_random_pair_at_each_update():
     agent = redq(redq_config(5, 2, learning_rate=1e-12), LAYOUT)
     state = agent.init(jax.random.key(0))
     spoilt = jax.tree.map(lambda leaf: leaf * jnp.nan, state.target_critics[3])
-    state = jax.tree.map(lambda leaf: leaf, state)
-    object.__setattr__(state, "target_critics", (*state.target_critics[:3], spoilt, state.target_critics[4]))
+    state = replace(state, target_critics=(*state.target_critics[:3], spoilt, state.target_critics[4]))
     rows = pack(batch([0.0, 0.3, -0.3, 1.0], 0.0, 1.0, 0.5, 0.0))[None]
     improve = jax.jit(agent.improve)
     bad = [np.isnan(improve(state, rows, None, jax.random.key(i))[1]["agent/critic_loss"]) for i in range(200)]
@@ -178,6 +210,34 @@ def test_rows_without_importance_teach_maper_nothing():
         jax.tree.leaves((first.critics, first.actor)), jax.tree.leaves((second.critics, second.actor)), strict=True
     ):
         assert np.array_equal(a, b)
+
+
+def test_heads_are_trained_as_often_as_the_model_and_leave_actor_targets_and_the_values_output_alone():
+    config = Config(method="maper-mbpo", agent=AgentConfig(hidden_sizes=(32,), learning_rate=3e-3))
+    agent = maper(config, LAYOUT)
+    state = agent.init(jax.random.key(0))
+    before = copy(state)
+    drawn = np.random.default_rng(0)
+    obs, action = drawn.uniform(-1, 1, (500, 1)), drawn.uniform(-1, 1, (500, 1))
+    rows = np.column_stack([obs, action, obs - action, obs + 0.1 * action, np.zeros(500)]).astype(np.float32)
+    real = RealRows(rows, np.zeros(500, np.int32), np.arange(500), np.array([500]))
+    _, after, metrics = train_heads(config, LAYOUT)(
+        constant_model([0.0], [0]), state, ring_of(6), real, {"model/batches": 900.0}, 60
+    )
+    assert int(after.critic_opt[0].count) == 900
+    for a, b in zip(
+        jax.tree.leaves((before.actor, before.target_critics)),
+        jax.tree.leaves((after.actor, after.target_critics)),
+        strict=True,
+    ):
+        assert np.array_equal(a, b)
+    for old, new in zip(before.critics, after.critics, strict=True):
+        assert np.array_equal(old[-1].w[:, 0], new[-1].w[:, 0])  # the value's own weights have no gradient
+    step = LAYOUT.unpack(jnp.asarray(rows))
+    (_, reward, next_obs), _ = augmented_terms(after.critics, step, jnp.zeros(500))
+    assert float(reward.mean()) < 0.05
+    assert float(next_obs.mean()) < 0.05
+    assert metrics["agent/head_loss"] > float((reward + next_obs).mean())
 
 
 AGENTS = {"sac": sac, "redq": redq, "maper": maper}

@@ -177,6 +177,12 @@ BAD = [
     ("train --method sac --dynamics.patience 3", "dynamics.patience: method 'sac' has no such option"),
     ("train --method vagram --ampo.penalty 1", "ampo.penalty: method 'vagram' has no such option; it belongs to ampo"),
     ("train --mixture.misaligned maybe", "--mixture.misaligned = 'maybe': must be true or false"),
+    ("train --method mbpo --mixture.decay 0.98", "mixture.decay: method 'mbpo' has no such option"),
+    (
+        "train --method sac --real-ratio 0.05",
+        "real_ratio: method 'sac' has no such option; it belongs to the model-based",
+    ),
+    ("train --method PDML", "method = 'PDML': unknown (did you mean pdml?)"),
     ("bench --method pddl", "method = 'pddl': unknown (did you mean pdml?)"),
     ("train --preset releasd", "preset = 'releasd': unknown (did you mean released?)"),
     ("train --preset papr", "preset = 'papr': unknown (did you mean paper?)"),
@@ -236,6 +242,25 @@ def test_another_environment_than_the_files_is_refused(finished, tmp_path, capsy
     words = ["train", "--config", str(finished / "config.json"), "--run-dir", str(tmp_path / "x")]
     assert main([*words, "--env", "Hopper-v5"]) == 2
     assert "belong to 'InvertedPendulum-v5'" in capsys.readouterr().err
+
+
+def test_the_file_of_another_method_is_named_where_it_does_not_fit(finished, tmp_path, capsys):
+    words = ["train", "--config", str(finished / "config.json"), "--method", "mbpo", "--run-dir", str(tmp_path / "x")]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "config.json' does not fit --method mbpo: mixture.first_block: method 'mbpo' has no such option" in error
+
+
+def test_a_model_free_run_leaves_the_same_files(tmp_path):
+    words = "--steps 120 --warmup-steps 60 --model-every 20 --eval-every 40 --eval-episodes 1 --batch-size 32"
+    path = tmp_path / "run"
+    assert main(["train", "--method", "sac", "--run-dir", str(path), "--agent.hidden-sizes", "16", *words.split()]) == 0
+    table = rows(path / "progress.csv")
+    assert [int(r["step"]) for r in table] == [80, 100, 120]
+    assert not any(name.startswith(("model/", "imagined/", "weights/")) for name in table[0])
+    assert len(rows(path / "evaluations.csv")) == 2
+    assert (path / "DONE").exists()
+    assert main(["eval", str(path), "--episodes", "1"]) == 0
 
 
 def test_eval_of_a_damaged_policy_is_one_line(finished, tmp_path, capsys):

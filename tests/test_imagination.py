@@ -151,6 +151,28 @@ def test_only_the_given_number_of_branches_is_started():
     assert np.array_equal(np.sort(steps.obs[:80, 0]), np.arange(80.0))
 
 
+def test_deterministic_branches_step_by_the_mean_and_the_penalty_is_the_variance_of_all_networks_rewards():
+    members = tuple(
+        (Layer(jnp.zeros((2, 4)), jnp.array([reward, 0.25, 0.0, 0.0])),) for reward in (1.0, 2.0, 6.0)
+    )  # a variance of about 1 in every output
+    network = Network(members, Bounds(jnp.full((2,), 0.5), jnp.full((2,), -10.0)))
+    model = ModelState(network, (), Normaliser(jnp.zeros((2,)), jnp.ones((2,))), jnp.asarray([0], jnp.int32), ())
+    found = {}
+    for deterministic, penalty in ((True, 0.0), (True, 0.5), (False, 0.0)):
+        changes = {"rollouts.batch": 50, "dynamics.num_elites": 1, "dynamics.num_members": 3}
+        changes |= {"rollouts.deterministic": deterministic, "rollouts.reward_penalty": penalty}
+        config = change(defaults("Hopper-v5"), changes)
+        run = jax.jit(branched(config, LAYOUT, lambda actor, obs, key: 0.0 * obs, lambda obs: obs[:, 0] > 9.0))
+        ring = Imagined(jnp.zeros((600, 5)), jnp.asarray(600, jnp.int32), *[jnp.asarray(0, jnp.int32)] * 2)
+        actor, one = (Layer(jnp.zeros((1, 2)), jnp.zeros((2,))),), jnp.asarray(1, jnp.int32)
+        ring, _ = run(model, actor, ring, jnp.zeros((50, 1)), jnp.asarray(50, jnp.int32), one, jax.random.key(0))
+        found[deterministic, penalty] = unpacked(ring.rows[:50])
+    np.testing.assert_allclose(found[True, 0.0].next_obs, 0.25)
+    np.testing.assert_allclose(found[True, 0.0].reward, 1.0)
+    np.testing.assert_allclose(found[True, 0.5].reward, 1.0 - 0.5 * np.var([1.0, 2.0, 6.0]), rtol=1e-5)
+    assert found[False, 0.0].next_obs.std() > 0.3
+
+
 def test_sampled_noise_has_the_predicted_variance():
     changes = [0.5]
     model = constant_model(changes, [0])

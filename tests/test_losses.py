@@ -38,6 +38,30 @@ def test_unit_gradients_weigh_nothing_and_the_loss_is_squared_state_error_plus_s
     np.testing.assert_allclose(np.asarray(rows), [0.25 + 9.0, 1.0 + 1.0])
 
 
+def test_critics_of_unit_slope_make_the_loss_the_plain_squared_error_from_rows_to_loss():
+    linear = replace(CONFIG, agent=AgentConfig(hidden_sizes=()), vagram=VagramConfig(mse_steps=0))
+    agent = sac(linear, LAYOUT)
+    slope = (Layer(jnp.asarray([[1.0], [1.0], [0.0]]), jnp.zeros(1)),)
+    state = replace(agent.init(jax.random.key(0)), critics=(slope, slope), target_critics=(slope, slope))
+    real, loss = linear_system(200), vagram(linear, LAYOUT)
+    carried = loss.carry(real, state, 100)
+    np.testing.assert_allclose(carried, 1.0, rtol=1e-5)
+    y = LAYOUT.targets(real.rows)
+    found = loss.error(jnp.zeros((200, 3)), jnp.asarray(y), jnp.asarray(carried))
+    np.testing.assert_allclose(np.asarray(found), (y[:, 1:] ** 2).mean(axis=1) + y[:, 0] ** 2, rtol=1e-4)
+
+
+def test_diverged_critics_are_named_and_a_quantile_of_zero_cuts_nothing():
+    gradients = np.zeros((100, 1, 2), np.float32)
+    gradients[0, 0] = 3.0  # all rows but one have no gradient
+    weights = gradient_weights(gradients, 0.95)
+    np.testing.assert_allclose(weights[0], 100.0)
+    assert not weights[1:].any()
+    gradients[1] = np.nan
+    with pytest.raises(FloatingPointError, match="the critics have diverged"):
+        gradient_weights(gradients, 0.95)
+
+
 def test_gradients_of_value_functions_are_squared_apart_and_scaled_to_mean_one():
     gradients = np.zeros((4, 2, 2), np.float32)
     gradients[:, 0, 0], gradients[:, 1, 0] = 3.0, -3.0  # opposite gradients must not cancel
@@ -131,10 +155,14 @@ def test_a_weighted_holdout_counts_rows_by_their_weights():
         assert metrics["model/holdout_error"] == pytest.approx(errors[:2].mean(), rel=1e-3)
 
 
-def test_a_fit_goes_on_when_all_weighted_rows_happen_to_be_held_out():
+@pytest.mark.parametrize("holdout", ["fresh", "fixed"])
+def test_a_fit_is_uniform_when_all_weighted_rows_happen_to_be_held_out(holdout):
     real = linear_system(40)
-    config = replace(CONFIG, dynamics=replace(SMALL, max_epochs=1))
-    _, holdout = split_rows(real, config.dynamics, 0, 0)
+    config = replace(CONFIG, dynamics=replace(SMALL, max_epochs=1, holdout=holdout))
+    _, held = split_rows(real, config.dynamics, 0, 0)
     weights = np.zeros(40)
-    weights[holdout[:2]] = 0.5
-    assert np.isfinite(fit(config, real, nll(config), weights=weights)[1]["model/holdout_error"])
+    weights[held[:2]] = 0.5
+    model, _ = fit(config, real, nll(config), weights=weights)
+    plain, _ = fit(config, real, nll(config))
+    for a, b in zip(jax.tree.leaves(model.network), jax.tree.leaves(plain.network), strict=True):
+        assert np.array_equal(a, b)

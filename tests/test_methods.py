@@ -13,7 +13,7 @@ from test_algorithm import go, start, with_world
 
 from pdml import adaptation, agents, losses, maper, mixing, weighting
 from pdml.algorithm import _due, init, train, wire
-from pdml.config import METHODS, MODEL_BASED, change, leaves
+from pdml.config import METHODS, MODEL_BASED, PRESETS, change, leaves
 from pdml.dynamics import ensemble
 from pdml.methods import RECIPES, mbpo, nothing
 from pdml.timing import Stopwatch
@@ -45,10 +45,45 @@ def test_a_method_whose_change_is_switched_off_equals_mbpo(method, changes):
     assert_same_learning(go(change(tiny_of(method), changes)), go(tiny_of("mbpo")))
 
 
-def test_one_purpose_of_the_weights_at_a_time_is_neither_mbpo_nor_pdml():
-    networks = [go(tiny_of(m)).model.network for m in ("mbpo", "pdml", "pdml-model-only", "pdml-starts-only")]
-    firsts = [np.asarray(network.members[0][0].w).tobytes() for network in networks]
-    assert len(set(firsts)) == 4
+@functools.cache
+def tiny_run(method):
+    return go(change(tiny_of(method), {"steps": 121}))
+
+
+def test_every_model_based_method_learns_something_of_its_own():
+    """So each recipe names its parts: none equals MBPO or another method, in its model or in its agent."""
+    learned_bytes = {}
+    for method in MODEL_BASED:
+        state = tiny_run(method)
+        leaves_of = jax.tree.leaves((state.model.network.members[0], state.agent.actor))
+        learned_bytes[method] = b"".join(np.asarray(leaf).tobytes() for leaf in leaves_of)
+    assert len(set(learned_bytes.values())) == len(MODEL_BASED)
+
+
+def test_recipes_have_the_parts_that_leave_a_trace():
+    assert isinstance(tiny_run("maper-mbpo").mixing, mixing.Prioritised)
+    assert tiny_run("maper-mbpo").log.metrics["agent/head_loss"] > 0
+    assert tiny_run("maper-mbpo").agent.critics[0][-1].b.shape == (6,)
+    assert isinstance(tiny_run("per-mbpo").mixing, mixing.Uniform)
+    assert tiny_run("ampo").log.metrics["model/adaptation_steps"] == 2
+    np.testing.assert_allclose(np.asarray(tiny_run("vagram").model.network.bounds.upper), 0.5)  # no likelihood, no pull
+    assert "weights/mixture_shift" in tiny_run("pdml").log.metrics
+    assert "weights/mixture_shift" not in tiny_run("decay-mbpo").log.metrics
+    kept = tiny_run("recall-mbpo").log.metrics["weights/effective_size"]
+    assert kept == pytest.approx(np.ceil(120 / 4))
+
+
+def test_the_next_fit_of_ampo_starts_from_the_adapted_features():
+    """With a fit that moves nothing and adaptation in the first block only, the second shows what it began with."""
+    still = {"dynamics.learning_rate": 1e-12, "epoch_steps": 20}
+    first, second = (
+        go(change(tiny_of("ampo"), still | {"ampo.stop_epoch": 0, "steps": steps})).model.network.members
+        for steps in (61, 81)
+    )
+    untouched = go(change(tiny_of("mbpo"), still | {"steps": 61})).model.network.members
+    for a, b, c in zip(jax.tree.leaves(first), jax.tree.leaves(second), jax.tree.leaves(untouched), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=1e-7)
+        assert a.shape[-1] == 10 or not np.allclose(np.asarray(a), np.asarray(c), atol=1e-5)  # 10: the output layer
 
 
 def test_every_method_has_its_recipe_its_line_and_its_page():
@@ -70,15 +105,16 @@ WEIGHTINGS = {
 @functools.cache
 def composed(loss, agent):
     """Wire one of nine combinations of model and agent; weightings are exchanged later."""
-    config = change(tiny_of("vagram" if loss == "vagram" else "ampo" if loss == "ampo" else "pdml"), {"steps": 100})
+    config = change(tiny_of("vagram" if loss == "vagram" else "ampo" if loss == "ampo" else "pdml"), {"steps": 121})
     config = change(config, {"mixture.first_block": 2, "mixture.reservoir": 96, "agent.num_critics": 3})
     env, layout, _ = start(config)
     dynamics = ensemble(config, layout, losses.vagram(config, layout) if loss == "vagram" else losses.nll(config))
+    heads = maper.train_heads(config, layout)
     parts = {
         "dynamics": adaptation.adapted(config, dynamics) if loss == "ampo" else dynamics,
         "agent": {"sac": agents.sac, "redq": agents.redq, "maper": maper.maper}[agent](config, layout),
         "mix": mixing.Prioritised if agent == "maper" else mixing.Uniform,
-        "refine": adaptation.adapt(config, layout) if loss == "ampo" else nothing,
+        "refine": adaptation.adapt(config, layout) if loss == "ampo" else heads if agent == "maper" else nothing,
     }
     rule = lambda obs: jnp.abs(obs[:, 1]) > 0.2  # noqa: E731
     return config, env, layout, wire(config, layout, rule, mbpo(config, layout, rule, **parts))
@@ -96,35 +132,42 @@ def test_every_weighting_works_with_every_model_and_agent(loss, agent):
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((state.agent, state.model)))
         assert int(state.imagined.size) > 0
         networks[name] = np.asarray(state.model.network.members[0][0].w).tobytes()
-    # Mixtures begin with the second block, scores with the first: within two blocks only scores have acted.
-    assert len(set(networks.values())) == len(WEIGHTINGS) - 2
+    assert len(set(networks.values())) == len(WEIGHTINGS)  # in the fourth fit all have their own weights
 
 
 class Probe(gymnasium.Env):
-    """One step an episode: the best action is 0.8 times the observation."""
+    """Two steps an episode: the first action must undo 0.8 times the first observation, the second step pays for it.
 
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float64)
+    The observation is (phase, x); without the dynamics and without bootstrapping there is nothing to learn.
+    """
+
+    observation_space = gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float64)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float64)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.obs = self.np_random.uniform(-1.0, 1.0, 1)
+        self.obs = np.array([0.0, self.np_random.uniform(-1.0, 1.0)])
         return self.obs, {}
 
     def step(self, action):
-        reward = -float((action[0] - 0.8 * self.obs[0]) ** 2)
-        return np.zeros(1), reward, True, False, {}
+        phase, x = self.obs
+        if phase == 0.0:
+            self.obs = np.array([1.0, action[0] - 0.8 * x])
+            return self.obs, 0.0, False, False, {}
+        self.obs = np.array([2.0, 0.0])
+        return self.obs, -float(x**2), True, False, {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_solves_a_probe_through_the_whole_loop(method):
     changes = {
-        "warmup_steps": 150,
-        "steps": 550,
+        "warmup_steps": 300,
+        "steps": 900,
         "model_every": 50,
         "epoch_steps": 200,
         "updates_per_step": 20 if method == "redq" else 8,
+        "agent.tau": 0.05,
         "batch_size": 64,
         "agent.hidden_sizes": (32, 32),
         "agent.learning_rate": 3e-3,
@@ -137,12 +180,13 @@ def test_every_method_solves_a_probe_through_the_whole_loop(method):
     }
     read = {leaf.name for leaf in leaves() if not leaf.methods or method in leaf.methods}
     config = change(tiny_of(method), {name: value for name, value in changes.items() if name in read})
-    layout = Layout(1, 1)
-    parts = wire(config, layout, lambda obs: jnp.ones(len(obs), bool))
+    layout = Layout(2, 1)
+    parts = wire(config, layout, lambda obs: obs[:, 0] > 1.5)
     env = Probe()
     state = train(init(config, layout, parts, env), env, parts, config, Stopwatch())
-    obs = jnp.asarray([[-0.8], [-0.4], [0.4], [0.8]])
-    np.testing.assert_allclose(np.asarray(parts.recipe.agent.mode(state.agent.actor, obs)), 0.8 * obs, atol=0.2)
+    obs = jnp.asarray([[0.0, x] for x in (-0.8, -0.4, 0.4, 0.8)])
+    found = np.asarray(parts.recipe.agent.mode(state.agent.actor, obs))[:, 0]
+    np.testing.assert_allclose(found, 0.8 * np.asarray(obs)[:, 1], atol=0.25)
 
 
 def test_model_free_methods_learn_from_real_rows_only_and_keep_no_model():
@@ -152,7 +196,7 @@ def test_model_free_methods_learn_from_real_rows_only_and_keep_no_model():
         assert state.model is None
         assert state.imagined is None
         assert state.history.count == 0
-        assert config.real_rows == config.batch_size
+        assert state.mixing.choose(state.replay, 0).real.shape == (updates, config.batch_size)
         assert int(state.agent.critic_opt[0].count) == updates * 100
         assert not any(name.startswith(("model", "imagined", "weights")) for name in state.log.metrics)
 
@@ -181,20 +225,13 @@ def test_a_throttled_run_makes_fewer_updates_and_reports_their_mean():
 
 
 @pytest.mark.slow
-def test_released_settings_run_with_every_method():
-    for method in MODEL_BASED:
-        config = change(tiny_of(method), {"steps": 100})
-        released = {
-            "agent.temperature": 0.2,
-            "agent.scaled_log_prob": True,
-            "rollouts.deterministic": True,
-            "rollouts.reward_penalty": 1.0,
-            "dynamics.train_bounds": False,
-            "dynamics.restore_best": False,
-            "time_limit_terminates": True,
-        }
-        state = go(change(config, released))
-        assert np.exp(np.asarray(state.agent.log_alpha)) == pytest.approx(0.2)
+@pytest.mark.parametrize("method", METHODS)
+def test_the_released_preset_runs_with_every_method(method):
+    read = {leaf.name for leaf in leaves() if not leaf.methods or method in leaf.methods}
+    released = {name: value for name, value in PRESETS["released"].items() if name in read}
+    state = go(change(tiny_of(method), released | {"steps": 121}))
+    assert np.exp(np.asarray(state.agent.log_alpha)) == pytest.approx(0.2)
+    if state.model is not None:
         np.testing.assert_allclose(np.asarray(state.model.network.bounds.lower), -10.0)
 
 

@@ -46,7 +46,7 @@ def test_rows_come_in_proportion_to_their_weights_and_importance_undoes_it():
 
 
 def test_new_rows_have_the_largest_priority_and_chosen_rows_their_own_to_the_power():
-    mixing, replay = Prioritised(CONFIG), replay_of(5)
+    mixing, replay = Prioritised(CONFIG, 4), replay_of(5)
     mixing.imagined(ring_with(12), 12)
     chosen = mixing.choose(replay, 0)
     assert chosen.real.shape == (3, 4)
@@ -61,20 +61,22 @@ def test_new_rows_have_the_largest_priority_and_chosen_rows_their_own_to_the_pow
     np.testing.assert_allclose(mixing.arrays()["imagined"][:12], expected, rtol=1e-6)
     replay.add(np.zeros(1, np.float32), np.zeros(1, np.float32), 0.0, np.zeros(1, np.float32), False, 1)
     mixing.choose(replay, 1)
-    assert mixing.arrays()["real"][5] == pytest.approx(10.0)  # the largest so far
+    assert mixing.arrays()["real"][5] == pytest.approx(10.0)  # the largest of a real row so far
+    mixing.imagined(ring_with(14), 2)
+    assert mixing.arrays()["imagined"][13] == pytest.approx(2.0)  # the largest of an imagined row
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(6, PHYSICAL), st.lists(st.integers(1, 6), min_size=1, max_size=10), st.integers(6, PHYSICAL))
 def test_priorities_follow_their_imagined_rows_through_wraps_and_changes_of_capacity(capacity, counts, later):
-    mixing, ring, known = Prioritised(CONFIG), ring_of(capacity), {}
+    mixing, ring, known = Prioritised(CONFIG, 4), ring_of(capacity), {}
     for i, count in enumerate(counts):
         if i == len(counts) // 2:
             ring = change_capacity(ring, jnp.asarray(later, jnp.int32))
         rows = np.arange(6, dtype=np.float32)[:, None] + 10 * i + 1
         ring = write(ring, jnp.asarray(rows), jnp.asarray(count, jnp.int32))
         mixing.imagined(ring, count)
-        known |= dict.fromkeys(rows[:count, 0].tolist(), mixing._largest)
+        known |= dict.fromkeys(rows[:count, 0].tolist(), mixing._largest_imagined)
         place, size = np.asarray(ring.rows)[:, 0], int(ring.size)
         slots = np.array([[0, size - 1, size // 2]] * 1)
         priorities = np.float32([[0.5 + i, 2.0 * i, 1.0]])
@@ -87,11 +89,11 @@ def test_priorities_follow_their_imagined_rows_through_wraps_and_changes_of_capa
 
 
 def test_priorities_survive_saving():
-    mixing, replay = Prioritised(CONFIG), replay_of(70)
+    mixing, replay = Prioritised(CONFIG, 4), replay_of(70)
     mixing.imagined(ring_with(12), 12)
     chosen = mixing.choose(replay, 0)
     mixing.learn(chosen, np.random.default_rng(0).exponential(size=(3, 10)).astype(np.float32))
-    other = Prioritised(CONFIG)
+    other = Prioritised(CONFIG, 4)
     other.restore(mixing.arrays())
     replay.add(np.zeros(1, np.float32), np.zeros(1, np.float32), 0.0, np.zeros(1, np.float32), False, 1)
     for a, b in zip(mixing.choose(replay, 5), other.choose(replay, 5), strict=True):
@@ -99,9 +101,9 @@ def test_priorities_survive_saving():
 
 
 def test_uniform_chooses_stored_real_rows_and_leaves_the_imagined_to_the_device():
-    chosen = Uniform(CONFIG).choose(replay_of(20), 3)
+    chosen = Uniform(CONFIG, 4).choose(replay_of(20), 3)
     assert chosen.real.shape == (3, 4)
     assert chosen.real.max() < 20
     assert chosen.imagined is None
     assert chosen.importance is None
-    assert jax.tree.leaves(Uniform(CONFIG).arrays()) == []
+    assert jax.tree.leaves(Uniform(CONFIG, 4).arrays()) == []

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdml.sampling import Sampler
+from pdml.sampling import Sampler, draw_changing
 
 weights_lists = st.lists(st.sampled_from([0.0, 0.25, 1.0, 1.0, 3.0]), min_size=1, max_size=40).filter(sum)
 
@@ -49,3 +49,27 @@ def test_weights_that_are_none_are_refused(weights):
 def test_ends_of_the_unit_interval_stay_inside():
     sampler = Sampler(np.arange(4), np.array([0.0, 1.0, 2.0, 0.0]))
     assert sampler.rows_at(np.array([0.0, np.nextafter(1.0, 0.0)])).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 1000])
+def test_changing_weights_are_drawn_in_proportion_and_nothing_beyond_the_last_row(n):
+    weights = np.random.default_rng(n).exponential(size=n) + 1e-3
+    rows = draw_changing(weights, (200, 500), np.random.default_rng(0))
+    assert rows.min() >= 0
+    assert rows.max() < n
+    expected = weights / weights.sum()
+    found = np.bincount(rows.ravel(), minlength=n) / rows.size
+    assert (np.abs(found - expected) <= 5 * np.sqrt(expected / rows.size)).all()
+
+
+def test_changing_weights_never_reach_the_padding_behind_the_last_row():
+    class Ends(np.random.Generator):
+        def random(self, *args, **kwargs):
+            return np.array([[0.0, 1.0 - 2**-53]])
+
+    ends = Ends(np.random.PCG64(0))
+    for seed in range(200):
+        weights = np.random.default_rng(seed).exponential(size=70) ** 9
+        first, last = draw_changing(weights, (1, 2), ends)[0]
+        assert first == 0
+        assert 0 <= last < 70

@@ -60,7 +60,7 @@ def gradient_penalty(critic: Mlp, between: Float[Array, "b hidden"]) -> Float[Ar
 def critic_loss(
     critics: Members, real: list[Array], imagined: list[Array], mix: Float[Array, "members b 1"], config: AmpoConfig
 ) -> Float[Array, ""]:
-    """Return minus the estimated distance, with gradient penalty and weight decay; the mean over networks."""
+    """Return minus the estimated distance, with gradient penalty: the mean over networks; weight decay: the sum."""
     loss = jnp.zeros(())
     for i, critic in enumerate(critics):
         between = imagined[i] + mix[i] * (real[i] - imagined[i])

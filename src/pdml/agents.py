@@ -170,8 +170,7 @@ def actor_critic(config: Config, layout: Layout, num_critics: int, critic_output
         action, log_prob = squash(*gaussian(actor, obs), noise)
         log_prob = log_prob - log_scale
         value = combine(critic_values(state.critics, obs, action))
-        loss = average(jnp.exp(state.log_alpha) * log_prob - value, importance)
-        return loss, average(log_prob, importance)
+        return average(jnp.exp(state.log_alpha) * log_prob - value, importance), log_prob
 
     def move_actor(
         state: SACState, obs: Array, noise: Array, combine: Callable, importance: Array | None = None
@@ -183,11 +182,12 @@ def actor_critic(config: Config, layout: Layout, num_critics: int, critic_output
         log_alpha, alpha_opt = state.log_alpha, state.alpha_opt
         if options.temperature is None:  # gradient of -log(alpha) (log pi + target entropy)
             counted = 1.0 if importance is None else importance.mean()
-            log_alpha, alpha_opt = descend(adam, -(log_prob + options.target_entropy * counted), alpha_opt, log_alpha)
+            gap = average(log_prob, importance) + options.target_entropy * counted
+            log_alpha, alpha_opt = descend(adam, -gap, alpha_opt, log_alpha)
         state = replace(state, actor=actor, actor_opt=actor_opt, log_alpha=log_alpha, alpha_opt=alpha_opt)
         metrics = {
             "agent/actor_loss": loss,
-            "agent/entropy": -log_prob,
+            "agent/entropy": -log_prob.mean(),
             "agent/temperature": jnp.exp(log_alpha),
         }
         return state, metrics

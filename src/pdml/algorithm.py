@@ -83,7 +83,7 @@ class Parts(NamedTuple):
 def wire(config: Config, layout: Layout, terminated: Termination, recipe: Recipe | None = None) -> Parts:
     """Jit a recipe, by default that of the configuration's method, at its edge."""
     recipe = recipe or RECIPES[config.method](config, layout, terminated)
-    imagined_rows = config.batch_size - config.real_rows
+    imagined_rows = config.batch_size - real_rows(config, recipe)
 
     def act(actor: Any, obs: jax.Array, draw: jax.Array) -> jax.Array:
         return recipe.agent.sample(actor, obs[None], draw)[0]
@@ -114,6 +114,11 @@ def wire(config: Config, layout: Layout, terminated: Termination, recipe: Recipe
     )
 
 
+def real_rows(config: Config, recipe: Recipe) -> int:
+    """Return how many rows of an agent's minibatch are real; the rest are imagined."""
+    return config.batch_size if recipe.world is None else int(config.real_ratio * config.batch_size)
+
+
 def init(config: Config, layout: Layout, parts: Parts, env: gymnasium.Env) -> TrainState:
     """Return the state before the first step (line 1)."""
     agent, world = parts.recipe.agent.init(key(config.seed, Purpose.AGENT_INIT)), parts.recipe.world
@@ -123,7 +128,7 @@ def init(config: Config, layout: Layout, parts: Parts, env: gymnasium.Env) -> Tr
         agent=agent,
         model=None if world is None else world.dynamics.init(key(config.seed, Purpose.MODEL_INIT)),
         imagined=None if world is None else empty(config, layout),
-        mixing=parts.recipe.mixing(config),
+        mixing=parts.recipe.mixing(config, real_rows(config, parts.recipe)),
         replay=Replay(layout, config.replay_capacity),
         history=History(agent.actor, layout.obs_size, config.mixture.reservoir, config.seed, estimate),
         episode=begin(env, config.seed, 0),
@@ -181,14 +186,15 @@ def train(
 
 def _context(real: RealRows, state: TrainState, parts: Parts, config: Config) -> Context:
     """Gather what weightings look at; nothing costly is computed unless it is asked for."""
-    obs, draw = real.rows[:, : state.replay.layout.obs_size], key(config.seed, Purpose.SCORES, state.step)
+    obs = real.rows[:, : state.replay.layout.obs_size]
+    td_draw, model_draw = (key(config.seed, use, state.step) for use in (Purpose.TD_SCORES, Purpose.MODEL_SCORES))
     return Context(
         block=real.block,
         block_sizes=real.block_sizes,
         shifts=lambda: state.history.shifts(obs, state.replay.count),
-        td_errors=lambda: parts.scoring.td_errors(state.agent, real.rows, draw),
+        td_errors=lambda: parts.scoring.td_errors(state.agent, real.rows, td_draw),
         values=lambda: parts.scoring.values(state.agent, real.rows),
-        model_errors=lambda: parts.scoring.model_errors(cast(ModelState, state.model), real.rows, draw),
+        model_errors=lambda: parts.scoring.model_errors(cast(ModelState, state.model), real.rows, model_draw),
         random=lambda: generator(config.seed, Purpose.MISALIGN, state.step),
     )
 

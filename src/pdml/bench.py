@@ -6,6 +6,7 @@ taken before and after each phase: on a shared machine the best is what repeats.
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from pdml.config import MODEL_FREE, change, defaults
 from pdml.dynamics import FitRows, ensemble
 from pdml.envs import advance, make_env
 from pdml.history import History
-from pdml.imagination import Imagined, empty
+from pdml.imagination import Imagined, empty, sizes
 from pdml.losses import nll
 from pdml.methods import World
 from pdml.randomness import Purpose, key
@@ -113,6 +114,10 @@ def _loop(method: str, rows: int, steps: int = 20) -> Callable[[], dict[str, flo
     if parts.recipe.world is not None:
         for i in range(blocks):
             state.history.push(jax.tree.map(lambda leaf, i=i: leaf * (1.0 + 1e-3 * i), state.agent.actor))
+    if state.imagined is not None:  # a full ring, as a run has after its first epoch
+        capacity = jnp.asarray(sizes(config, 1)[0], jnp.int32)
+        state.imagined = replace(state.imagined, capacity=capacity, size=jnp.array(capacity, copy=True))
+        state.mixing.imagined(state.imagined, int(capacity))
     state.step = config.warmup_steps + blocks * config.model_every
 
     def call() -> dict[str, float]:
@@ -182,7 +187,7 @@ def _sac_update() -> tuple[float, Callable[[], int]]:
     # Actor: forward on next and current states, twice forward's cost backward. Critics: targets forward; forward and
     # twice backward for the critic's loss; forward and once (inputs only) backward for the actor's.
     gflop = config.batch_size * (4 * actor + 2 * 6 * critic) / 1e9
-    real = np.zeros((config.updates_per_step, config.real_rows, layout.width), np.float32)
+    real = np.zeros((config.updates_per_step, int(config.real_ratio * config.batch_size), layout.width), np.float32)
     state = [parts.recipe.agent.init(key(0, Purpose.AGENT_INIT))]
 
     def call() -> int:
@@ -242,7 +247,7 @@ def _score(which: str, rows: int = 100_000) -> tuple[float, Callable[[], int]]:
     data = np.random.default_rng(0).standard_normal((rows, layout.width), np.float32)
     agent = parts.recipe.agent.init(key(0, Purpose.AGENT_INIT))
     model = cast(World, parts.recipe.world).dynamics.init(key(0, Purpose.MODEL_INIT))
-    draw, scoring = key(0, Purpose.SCORES), parts.scoring
+    draw, scoring = key(0, Purpose.TD_SCORES), parts.scoring
     call: dict[str, Callable[[], np.ndarray]] = {
         "td_errors": lambda: scoring.td_errors(agent, data, draw),
         "values": lambda: scoring.values(agent, data),

@@ -115,12 +115,20 @@ def _defaults(words: list[str]) -> tuple[Config, list[str]]:
                 f"--{name} = '{given}': the values of '{first.config}' belong to '{getattr(base, name)}'; "
                 f"leave out --{name} or --config"
             )
-    return (base if first.method is None else configs.rebase(base, first.method)), rest
+    if first.method is None:
+        return base, rest
+    other = configs.rebase(base, first.method)
+    try:
+        settings.check(other)
+    except UserError as error:
+        raise UserError(f"'{first.config}' does not fit --method {first.method}: {error}") from None
+    return other, rest
 
 
 def _train(options: argparse.Namespace) -> int:
     given = {name[6:]: text for name, text in vars(options).items() if name.startswith("field:") and text is not None}
     changes = {name: settings.parse(name, text) for name, text in given.items()}
+    settings.refuse_foreign(options.base.method, changes)
     config = settings.check(configs.change(options.base, changes))
     path = options.run_dir or rundir.default_path(config)
     rundir.check_free(path)

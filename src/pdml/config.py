@@ -20,7 +20,7 @@ METHODS: dict[str, str] = {
     "pdml-starts-only": "ablation of PDML: its weights for the starts of branches only, the model learns uniformly",
     "decay-mbpo": "PDML's mixture with weights that decay with a policy's age instead of its distance",
     "per-mbpo": "MBPO whose real rows weigh by temporal-difference error [Schaul et al. 2016]",
-    "recall-mbpo": "MBPO whose model sees only the quarter of real rows with the highest value [Goyal et al. 2019]",
+    "recall-mbpo": "MBPO whose model learns and branches from the quarter of real rows with the highest value",
     "maper-mbpo": "MaPER [Oh et al. 2022]: model-augmented critics, minibatches prioritised by their errors",
     "maper-mbpo-model": "MaPER as the PDML paper words it: real rows weigh by temporal-difference and model error",
     "ampo": "AMPO [Shen et al. 2020]: the model's features are adapted from real to imagined inputs",
@@ -28,7 +28,7 @@ METHODS: dict[str, str] = {
     "redq": "REDQ [Chen et al. 2021]: model-free, ten critics, random pairs in the target",
     "sac": "SAC [Haarnoja et al. 2018]: model-free, one update a step",
 }
-"""Every method in one line; its recipe is the function of the same name in `pdml.methods`."""
+"""Every method in one line; `pdml.methods.RECIPES` has its recipe."""
 
 MODEL_FREE = ("redq", "sac")
 MODEL_BASED = tuple(name for name in METHODS if name not in MODEL_FREE)
@@ -87,7 +87,9 @@ class AgentConfig:
     gamma: float = option(0.99, "discount", "[0, 1)")
     tau: float = option(0.005, "share of the critics that their targets take over at each update", "(0, 1]")
     temperature: float | None = option(None, "entropy temperature; 'learned' fits it to the target entropy", "(0, inf)")
-    target_entropy: float = option(-1.0, "entropy, in nats of the [-1, 1] action, that a learned temperature keeps")
+    target_entropy: float = option(
+        -1.0, "entropy, in nats (of the [-1, 1] action unless scaled), that a learned temperature keeps"
+    )
     scaled_log_prob: bool = option(False, "count log-probabilities in the environment's own action units")
     num_critics: int = option(10, "critics", "[1, inf)", methods=("redq",))
     subset: int = option(
@@ -107,7 +109,11 @@ class DynamicsConfig:
         (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4), "L2 penalty of each layer's weights, first to output", "[0, inf)"
     )
     batch_size: int = option(256, "rows a minibatch, drawn for each network by itself", "[1, inf)")
-    train_bounds: bool = option(True, "train the soft bounds of the log-variance; false keeps them at 0.5 and -10")
+    train_bounds: bool = option(
+        True,
+        "train the soft bounds of the log-variance; false keeps them at 0.5 and -10",
+        methods=tuple(name for name in MODEL_BASED if name != "vagram"),
+    )
     restore_best: bool = option(True, "end a fit with each network's best weights; false: with its last")
     holdout: str = option("fresh", "fresh: split anew at each fit; fixed: label rows once", choices=("fresh", "fixed"))
     holdout_weights: str = option(
@@ -147,7 +153,7 @@ class MixtureConfig:
 class PriorityConfig:
     """Weights of single rows by a score."""
 
-    exponent: float = option(0.6, "power of the score; 0 weighs all rows alike", "[0, inf)", (), PRIORITISED)
+    exponent: float = option(0.6, "power of the score; 0 weighs all rows alike", "[0, 10]", (), PRIORITISED)
     floor: float = option(1e-6, "added to the score", "(0, inf)", (), PRIORITISED)
     share: float = option(
         0.25, "share of the rows, those of the highest value, that are kept", "(0, 1]", (), ("recall-mbpo",)
@@ -206,7 +212,7 @@ class Config:
     steps: int = option(4000, "real steps in all, warm-up included", "[1, inf)")
     seed: int = option(0, "seed of everything random", "[0, 4294967295]")
     warmup_steps: int = option(5000, "first steps: uniform actions, nothing is learned", "[2, inf)")
-    model_every: int = option(250, "real steps a block, between two fits of the model", "[1, inf)")
+    model_every: int = option(250, "real steps a block: between two fits, and between two rows of progress", "[1, inf)")
     epoch_steps: int = option(1000, "real steps an epoch, the unit of schedules", "[1, inf)", (), MODEL_BASED)
     updates_per_step: int = option(20, "agent updates a real step", "[1, inf)")
     throttle: float = option(
@@ -235,11 +241,6 @@ class Config:
     ampo: AmpoConfig = field(default=AmpoConfig(), metadata={"methods": ("ampo",)})
     vagram: VagramConfig = field(default=VagramConfig(), metadata={"methods": ("vagram",)})
     rollouts: RolloutConfig = field(default=RolloutConfig(), metadata={"methods": MODEL_BASED})
-
-    @property
-    def real_rows(self) -> int:
-        """Real rows in an agent update; the rest are imagined."""
-        return self.batch_size if self.method in MODEL_FREE else int(self.real_ratio * self.batch_size)
 
     @property
     def log_action_scale(self) -> float:

@@ -80,6 +80,8 @@ def ensemble(config: Config, layout: Layout, loss: Loss) -> Dynamics:
             best_error = np.where(improved, error, best_error)
             waited = 0 if improved.any() else waited + 1
             epoch += 1
+        if not np.isfinite(error).all():
+            raise FloatingPointError("the holdout error is not finite: the model has diverged")
         if not options.restore_best:
             best, best_error = network.members, error
         elites = np.argsort(best_error, kind="stable")[: options.num_elites].astype(np.int32)
@@ -196,7 +198,7 @@ def prepare(
     step: int,
 ) -> tuple[FitData, Normaliser]:
     """Split the rows, standardise the inputs by the training rows, and set up the weighted sampler over these."""
-    training, holdout = _with_weight(*split_rows(real, config, seed, step), weights)
+    training, holdout = split_rows(real, config, seed, step)
     x, y = layout.inputs(real.rows), layout.targets(real.rows)
     mean, scale = x[training].mean(axis=0, dtype=np.float64), x[training].std(axis=0, dtype=np.float64)
     scale = np.where(scale < 1e-12, 1.0, scale)
@@ -204,7 +206,10 @@ def prepare(
     num_batches = math.ceil(len(training) / config.batch_size)
     most_batches = math.ceil(capacity / config.batch_size)
     most_holdout = math.ceil(min(config.holdout_max, capacity) / config.batch_size) * config.batch_size
-    sampler = Sampler(training, weights[training])
+    trained = weights[training]
+    if trained.sum() == 0:  # few rows have weight, and all of them are held out
+        trained = np.ones(len(training))
+    sampler = Sampler(training, trained)
 
     def minibatches(drawn: np.random.Generator) -> np.ndarray:
         rows = sampler.draw((num_batches, config.num_members, config.batch_size), drawn)
@@ -226,15 +231,6 @@ def _shares(weights: np.ndarray, config: DynamicsConfig) -> np.ndarray:
     if config.holdout_weights == "uniform" or weights.sum() == 0:
         return np.ones(len(weights))
     return weights * (len(weights) / weights.sum())
-
-
-def _with_weight(training: np.ndarray, holdout: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the split such that some training row has weight: of few weighted rows, all may have been held out."""
-    if weights[training].sum() > 0:
-        return training, holdout
-    heaviest = holdout[np.argmax(weights[holdout])]
-    training, holdout = np.append(training, heaviest), holdout[holdout != heaviest]
-    return (training, holdout) if len(holdout) else (training[1:], training[:1])
 
 
 def split_rows(

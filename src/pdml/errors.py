@@ -13,5 +13,6 @@ class UserError(Exception):
 
 def nearest(name: object, names: Iterable[str]) -> str:
     """Suggest the closest allowed name, if one is close."""
-    near = get_close_matches(str(name), list(names), n=1, cutoff=0.5)
-    return f" (did you mean {near[0]}?)" if near else ""
+    known = {each.lower(): each for each in names}
+    near = get_close_matches(str(name).lower(), list(known), n=1, cutoff=0.5)
+    return f" (did you mean {known[near[0]]}?)" if near else ""

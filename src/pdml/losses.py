@@ -38,7 +38,7 @@ class Loss(NamedTuple):
     """Of a member's means, by row: decides early stopping and elites."""
 
 
-def nothing(real: RealRows, agent: Any, step: int) -> Float[np.ndarray, "n 0"]:
+def carry_nothing(real: RealRows, agent: Any, step: int) -> Float[np.ndarray, "n 0"]:
     """Carry nothing."""
     return np.zeros((len(real.rows), 0), np.float32)
 
@@ -74,7 +74,7 @@ def nll(config: Config) -> Loss:
             loss += (jnp.square(mean - y[i]) * jnp.exp(-log_var) + log_var).mean()
         return loss + decayed(network, weight_decay)
 
-    return Loss(nothing, value, squared_error)
+    return Loss(carry_nothing, value, squared_error)
 
 
 def vagram(config: Config, layout: Layout) -> Loss:
@@ -112,10 +112,17 @@ def vagram(config: Config, layout: Layout) -> Loss:
 
 
 def gradient_weights(gradients: Float[np.ndarray, "n critics obs"], quantile: float) -> Float[np.ndarray, "n obs"]:
-    """Return the squared gradients, cut to a quantile of their lengths, averaged over critics and scaled to mean 1."""
-    length = np.linalg.norm(gradients, axis=2, keepdims=True)
-    longest = np.quantile(length, quantile, axis=0, keepdims=True)
-    cut = gradients * (longest / np.maximum(length, np.maximum(longest, 1e-30))).astype(gradients.dtype)
-    squared = np.square(cut).mean(axis=1)
+    """Return the squared gradients, cut to a quantile of their lengths, averaged over critics and scaled to mean 1.
+
+    Where the quantile itself is 0 nothing is cut; where no value depends on the state all entries weigh alike.
+    """
+    if not np.isfinite(gradients).all():
+        raise FloatingPointError("the gradient of a value function is not finite: the critics have diverged")
+    squared = np.zeros((len(gradients), gradients.shape[2]), np.float32)
+    for of_critic in np.moveaxis(gradients, 1, 0):
+        length = np.linalg.norm(of_critic, axis=1, keepdims=True)
+        longest = np.quantile(length, quantile)
+        factor = np.where((longest > 0) & (length > longest), longest / np.maximum(length, 1e-30), 1.0)
+        squared += np.square(of_critic * factor.astype(np.float32))
     mean = squared.mean(dtype=np.float64)
     return (squared / mean).astype(np.float32) if mean > 0 else np.ones_like(squared)

@@ -8,10 +8,12 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pdml.agents import Agent, Critics, Metrics, SACState, actor_critic, average, least
 from pdml.config import Config
+from pdml.descent import descend
 from pdml.imagination import Imagined
 from pdml.model import ModelState
 from pdml.nets import mlp
@@ -42,7 +44,10 @@ def predicted_reward(critics: Critics, batch: Transition) -> Float[Array, " b"]:
 
 
 def balance(last_losses: Float[Array, "2 terms"], temperature: float) -> Float[Array, " terms"]:
-    r"""$c_x \propto \exp(L_x(t) / (T L_x(t-1)))$ with mean 1: terms that grow count a little more."""
+    r"""$c_x \propto \exp(L_x(t) / (T L_x(t-1)))$ with mean 1: terms that grow count a little more.
+
+    As in the authors' code, the losses before the first update are taken to be 1.
+    """
     before, now = last_losses
     return now.shape[0] * jax.nn.softmax(now / (temperature * before + 1e-9))
 
@@ -91,10 +96,12 @@ def maper(config: Config, layout: Layout) -> Agent:
 def train_heads(config: Config, layout: Layout):
     """Build the refinement of MaPER: train the critics' reward and state on real rows, as often as the model was.
 
-    Departs from the authors' code, which does it inside the model's training, on the rows of all seven networks:
-    here it follows the fit, with as many minibatches of one network's size.
+    With the critics' own optimiser, as the authors: the moments of the value's output fade meanwhile, and its first
+    steps afterwards are larger. Departs from their code, which does it inside the model's training, on the rows of
+    all seven networks, and balances the two terms: here it follows the fit, with as many minibatches of one network's
+    size, and the terms count alike.
     """
-    core = actor_critic(config, layout, num_critics=2, critic_outputs=2 + layout.obs_size, terms=3)
+    adam = optax.adam(config.agent.learning_rate)
     rows_each = config.dynamics.batch_size
 
     def loss(critics: Critics, batch: Transition) -> Array:
@@ -107,8 +114,8 @@ def train_heads(config: Config, layout: Layout):
         def step(i: Array, carry: tuple[SACState, Array]) -> tuple[SACState, Array]:
             state, total = carry
             error, grads = jax.value_and_grad(loss)(state.critics, layout.unpack(rows[i]))
-            moved = core.move_critics(state, grads)
-            return replace(moved, target_critics=state.target_critics), total + error
+            critics, critic_opt = descend(adam, grads, state.critic_opt, state.critics)
+            return replace(state, critics=critics, critic_opt=critic_opt), total + error
 
         return jax.lax.fori_loop(0, count, step, (agent, jnp.zeros(())))
 

@@ -30,7 +30,8 @@ class Recipe(NamedTuple):
     """The parts of a method; without a world it is model-free."""
 
     world: World | None
-    mixing: Callable[[Config], mixing.Mixing]
+    mixing: Callable[[Config, int], mixing.Mixing]
+    """From the configuration and the number of real rows in a minibatch."""
     agent: agents.Agent
 
 
@@ -47,7 +48,7 @@ def mbpo(
     weigh: weighting.Weighting | None = None,
     dynamics: Dynamics | None = None,
     agent: agents.Agent | None = None,
-    mix: Callable[[Config], mixing.Mixing] = mixing.Uniform,
+    mix: Callable[[Config, int], mixing.Mixing] = mixing.Uniform,
     refine: Refine = nothing,
 ) -> Recipe:
     """MBPO [Janner et al. 2019]; the methods that build on it say what they change."""

@@ -9,7 +9,7 @@ from pdml.config import Config
 from pdml.imagination import Imagined
 from pdml.randomness import Purpose, generator
 from pdml.replay import Replay
-from pdml.sampling import Sampler
+from pdml.sampling import draw_changing
 
 
 class Minibatches(NamedTuple):
@@ -63,13 +63,13 @@ class Mixing(Protocol):
 class Uniform:
     """Rows alike: real ones by the host, imagined ones by the device."""
 
-    def __init__(self, config: Config):
-        self._config = config
+    def __init__(self, config: Config, real_rows: int):
+        self._config, self._real_rows = config, real_rows
 
     def choose(self, replay: Replay, step: int) -> Minibatches:
         """Choose real rows uniformly."""
         drawn = generator(self._config.seed, Purpose.REAL_ROWS, step)
-        shape = (self._config.updates_per_step, self._config.real_rows)
+        shape = (self._config.updates_per_step, self._real_rows)
         return Minibatches(drawn.integers(replay.size, size=shape), None, None)
 
     def learn(self, chosen: Minibatches, priorities: np.ndarray | None) -> None:
@@ -89,26 +89,26 @@ class Uniform:
 class Prioritised:
     r"""Rows in proportion to $(p + \epsilon)^a$, with importance $(N P)^{-1}$ over the largest of its minibatch.
 
-    [Schaul et al. 2016; Oh et al. 2022]: real and imagined rows by themselves, each new row with the largest priority
-    so far. Departs from the authors' code in one thing: priorities are read before and written after the updates of
-    a real step, not between them.
+    [Schaul et al. 2016; Oh et al. 2022]: real and imagined rows by themselves, each new row with the largest weight
+    of its kind so far. Departs from the authors' code in one thing: priorities are read before and written after the
+    updates of a real step, not between them.
     """
 
-    def __init__(self, config: Config):
-        self._config = config
+    def __init__(self, config: Config, real_rows: int):
+        self._config, self._real_rows = config, real_rows
         self._real = np.zeros(config.replay_capacity)
         """The weight of each slot, priority plus floor to the power; of the ring likewise."""
         self._real_count = 0
         self._imagined = np.zeros(0)
         self._place = RingPlace(0, 0, 0)
-        self._largest = 1.0
+        self._largest_real = self._largest_imagined = 1.0
 
     def choose(self, replay: Replay, step: int) -> Minibatches:
         """Choose rows of both kinds by priority."""
         new = np.arange(self._real_count, replay.count) % replay.capacity
-        self._real[new] = self._largest
+        self._real[new] = self._largest_real
         self._real_count = replay.count
-        updates, real_rows = self._config.updates_per_step, self._config.real_rows
+        updates, real_rows = self._config.updates_per_step, self._real_rows
         drawn = generator(self._config.seed, Purpose.REAL_ROWS, step)
         real, real_importance = prioritised(self._real[: replay.size], (updates, real_rows), drawn)
         drawn = generator(self._config.seed, Purpose.IMAGINED_ROWS, step)
@@ -124,13 +124,14 @@ class Prioritised:
         weights = np.power(priorities.astype(np.float64) + options.floor, options.exponent)
         self._real[chosen.real] = weights[:, :real_rows]
         self._imagined[chosen.imagined] = weights[:, real_rows:]
-        self._largest = max(self._largest, float(weights.max()))
+        self._largest_real = max(self._largest_real, float(weights[:, :real_rows].max(initial=0.0)))
+        self._largest_imagined = max(self._largest_imagined, float(weights[:, real_rows:].max(initial=0.0)))
 
     def imagined(self, ring: Imagined, appended: int) -> None:
         """Follow the ring: old rows keep their priorities wherever they stand now, new rows take the largest."""
         old, place = self._place, RingPlace(int(ring.capacity), int(ring.position), int(ring.size))
         kept = max(place.size - appended, 0)
-        weights = np.concatenate([self._imagined[old.slots(kept)], np.full(place.size - kept, self._largest)])
+        weights = np.concatenate([self._imagined[old.slots(kept)], np.full(place.size - kept, self._largest_imagined)])
         self._imagined = np.zeros(place.capacity)
         self._imagined[place.slots(place.size)] = weights
         self._place = place
@@ -142,7 +143,7 @@ class Prioritised:
         return {
             "real": self._real[:filled].copy(),
             "imagined": self._imagined.copy(),
-            "largest": np.array([self._largest]),
+            "largest": np.array([self._largest_real, self._largest_imagined]),
             "counts": counts,
         }
 
@@ -150,7 +151,7 @@ class Prioritised:
         """Take over what `arrays` returned."""
         self._real[: len(arrays["real"])] = arrays["real"]
         self._imagined = arrays["imagined"].copy()
-        self._largest = float(arrays["largest"][0])
+        self._largest_real, self._largest_imagined = (float(weight) for weight in arrays["largest"])
         self._real_count, *place = (int(count) for count in arrays["counts"])
         self._place = RingPlace(*place)
 
@@ -159,7 +160,7 @@ def prioritised(
     weights: Float64[np.ndarray, " n"], shape: tuple[int, int], drawn: np.random.Generator
 ) -> tuple[Int[np.ndarray, "updates b"], Float32[np.ndarray, "updates b"]]:
     """Draw rows in proportion to their weights; return them and their importance."""
-    rows = Sampler(np.arange(len(weights)), weights).draw(shape, drawn)
+    rows = draw_changing(weights, shape, drawn)
     importance = 1.0 / weights[rows]
     largest: Float[np.ndarray, "updates 1"] = importance.max(axis=1, keepdims=True, initial=0.0)
     return rows, (importance / np.maximum(largest, 1e-300)).astype(np.float32)

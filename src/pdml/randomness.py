@@ -29,10 +29,11 @@ class Purpose(IntEnum):
     EVALUATION_ACT = 14
     IMAGINED_ROWS = 15
     REFINE = 16
-    SCORES = 17
+    TD_SCORES = 17
     SHIFT_NOISE = 18
     MISALIGN = 19
     ADAPTATION_INIT = 20
+    MODEL_SCORES = 21
 
 
 def _fold(seed: jax.Array, purpose: jax.Array, step: jax.Array) -> PRNGKeyArray:

@@ -37,3 +37,25 @@ class Sampler:
         begin = self._end[run] - self._weight[run] * self._length[run]
         inside = ((u - begin) / self._weight[run]).astype(np.int64)
         return self._rows[self._first[run] + np.clip(inside, 0, self._length[run] - 1)]
+
+
+GROUP = 64
+"""Rows a group of `draw_changing`."""
+
+
+def draw_changing(
+    weights: Float64[np.ndarray, " n"], shape: tuple[int, int], generator: np.random.Generator
+) -> Int[np.ndarray, "updates b"]:
+    """Draw row numbers ∝ positive weights that are another time others, for which a `Sampler` would be built in vain.
+
+    First a group of rows by its sum, then a row inside it: nothing but the groups' sums is computed for all rows.
+    """
+    whole = np.zeros(-(-len(weights) // GROUP) * GROUP)
+    whole[: len(weights)] = weights
+    groups = whole.reshape(-1, GROUP)
+    end = np.cumsum(groups.sum(axis=1))
+    u = generator.random(shape).ravel() * end[-1]
+    group = np.minimum(np.searchsorted(end, u, side="right"), len(end) - 1)
+    inside = np.cumsum(groups[group], axis=1)
+    rest = np.minimum(u - (end[group] - inside[:, -1]), inside[:, -1] * (1.0 - 1e-12))
+    return (group * GROUP + (inside <= rest[:, None]).sum(axis=1)).reshape(shape)

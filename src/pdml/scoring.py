@@ -40,7 +40,7 @@ def scoring(config: Config, layout: Layout) -> Scoring:
         return critic_values(agent.critics, batch.obs, batch.action).min(axis=0)
 
     def model_error(model: ModelState, rows: Float[Array, "b width"], key: PRNGKeyArray) -> Float[Array, " b"]:
-        """Return the squared error of the mean of one elite, dealt at random: the elites' average in expectation."""
+        """Return the squared error of one elite's mean, dealt at random, whose expectation is the elites' average."""
         batch = layout.unpack(rows)
         x = normalise(model.normaliser, jnp.concatenate([batch.obs, batch.action], axis=-1))
         output, back = deal(choose(model.network.members, model.elites), x, key)
@@ -59,4 +59,7 @@ def scoring(config: Config, layout: Layout) -> Scoring:
 
 
 def _float64(function: Callable, rows: np.ndarray, size: int) -> Scored:
-    return in_chunks(function, rows, size).astype(np.float64)
+    scores = in_chunks(function, rows, size).astype(np.float64)
+    if not np.isfinite(scores).all():
+        raise FloatingPointError("a score of a real row is not finite: the critics or the model have diverged")
+    return scores

@@ -3,11 +3,12 @@
 import dataclasses
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from pdml.config import Config, defaults, get, leaves
+from pdml.config import METHOD_CHANGES, MODEL_BASED, Config, defaults, get, leaves
 from pdml.errors import UserError, nearest
 from pdml.tasks import find_task
 
@@ -41,7 +42,7 @@ def check(config: Config) -> Config:
         _check_type(leaf.name, value, leaf.kind)
         _check_range(leaf.name, value, leaf.within, leaf.choices)
     find_task(config.env)
-    _check_readers(config)
+    _check_method(config)
     if config.steps <= config.warmup_steps:
         raise UserError(f"steps = {config.steps}: must be above the warm-up of {config.warmup_steps} steps")
     for step in config.archive_at:
@@ -51,17 +52,34 @@ def check(config: Config) -> Config:
     return config
 
 
-def _check_readers(config: Config) -> None:
-    """Check that no option was changed that the method does not read."""
+def refuse_foreign(method: str, names: Iterable[str]) -> None:
+    """Raise if the method does not read one of the named options."""
+    found = {leaf.name: leaf for leaf in leaves()}
+    for name in names:
+        methods = found[name].methods
+        if not methods or method in methods:
+            continue
+        if name in METHOD_CHANGES.get(method, {}):
+            fixed = METHOD_CHANGES[method][name]
+            raise UserError(f"{name}: method '{method}' fixes it at '{fixed}'; it belongs to {', '.join(methods)}")
+        owners = "the model-based methods" if methods == MODEL_BASED else ", ".join(methods)
+        raise UserError(f"{name}: method '{method}' has no such option; it belongs to {owners}")
+
+
+def _check_method(config: Config) -> None:
+    """Check that no option was changed that the method does not read, or that would do nothing with it."""
     standard = defaults(config.env, config.method, config.preset)
-    for leaf in leaves():
-        foreign = leaf.methods and config.method not in leaf.methods
-        if foreign and get(config, leaf.name) != get(standard, leaf.name):
-            raise UserError(
-                f"{leaf.name}: method '{config.method}' has no such option; it belongs to {', '.join(leaf.methods)}"
-            )
+    refuse_foreign(
+        config.method, (leaf.name for leaf in leaves() if get(config, leaf.name) != get(standard, leaf.name))
+    )
     if config.method == "vagram" and not config.rollouts.deterministic:
         raise UserError("rollouts.deterministic = false: vagram's networks have no variance; leave it true")
+    if config.weigh in ("starts", "none"):
+        for name, idle in (("mixture.misaligned", False), ("dynamics.holdout_weights", "uniform")):
+            if get(config, name) != idle:
+                raise UserError(
+                    f"{name} = {get(config, name)}: no weights reach the model when weigh = '{config.weigh}'"
+                )
 
 
 def _check_sizes(config: Config) -> None:
@@ -88,8 +106,10 @@ def _check_sizes(config: Config) -> None:
             f"{rollouts.longest * dynamics.num_elites}"
         )
     if config.agent.subset > config.agent.num_critics:
-        raise UserError(f"agent.subset = {config.agent.subset}: at most agent.num_critics = {config.agent.num_critics}")
-    if config.replay_capacity < 2 * config.model_every:
+        raise UserError(
+            f"agent.num_critics = {config.agent.num_critics}: at least agent.subset = {config.agent.subset}"
+        )
+    if config.method in MODEL_BASED and config.replay_capacity < 2 * config.model_every:
         raise UserError(
             f"replay_capacity = {config.replay_capacity}: at least two blocks of model_every = {config.model_every}"
         )

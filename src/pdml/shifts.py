@@ -70,9 +70,10 @@ def estimator(config: MixtureConfig, action_size: int, seed: int) -> Estimator:
     The Monte-Carlo draws are the same for all policies and the whole run: differences between policies are then not
     those of the draws.
     """
-    drawn = generator(seed, Purpose.SHIFT_NOISE).standard_normal((SAMPLES, config.reservoir, action_size))
-    noise = drawn.astype(np.float32)
     bound = {"pinsker": pinsker, "bretagnolle-huber": bretagnolle_huber}.get(config.shift)
+    samples = SAMPLES if bound is None else 0
+    drawn = generator(seed, Purpose.SHIFT_NOISE).standard_normal((samples, config.reservoir, action_size))
+    noise = drawn.astype(np.float32)
 
     def shift(
         current: Float[Array, "states two_a"], others: Float[Array, "policies states two_a"], count: Int[Array, ""]

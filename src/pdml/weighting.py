@@ -56,8 +56,8 @@ def uniform() -> Weighting:
 
 def applied_to(weighting: Weighting, use: str) -> Weighting:
     """Use a weighting for `both`, for the `model`'s minibatches only, for the `starts` only, or for `none`."""
-    if use == "both":
-        return weighting
+    if use in ("both", "none"):
+        return weighting if use == "both" else uniform()
 
     def weigh(context: Context) -> Weights:
         weights, plain = weighting(context), uniform()(context)
@@ -110,7 +110,7 @@ def highest_values(config: PriorityConfig) -> Weighting:
 
     def score(context: Context) -> Float64[np.ndarray, " n"]:
         values = context.values()
-        kept = np.argsort(-values, kind="stable")[: math.ceil(config.share * len(values))]
+        kept = np.argsort(-values, kind="stable")[: math.ceil(round(config.share * len(values), 9))]
         weights = np.zeros(len(values))
         weights[kept] = 1.0
         return weights
