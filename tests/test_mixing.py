@@ -88,6 +88,12 @@ def test_priorities_follow_their_imagined_rows_through_wraps_and_changes_of_capa
             assert weights[place[: int(ring.capacity)] == row][0] == pytest.approx(known[row])
 
 
+def test_priorities_of_diverged_critics_stop_the_run_by_name():
+    mixing = Prioritised(CONFIG, 4)
+    with pytest.raises(FloatingPointError, match="the critics have diverged"):
+        mixing.learn(Minibatches(np.array([[1]]), np.array([[3]]), None), np.float32([[np.nan, 1.0]]))
+
+
 def test_priorities_survive_saving():
     mixing, replay = Prioritised(CONFIG, 4), replay_of(70)
     mixing.imagined(ring_with(12), 12)

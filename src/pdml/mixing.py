@@ -120,6 +120,8 @@ class Prioritised:
         """Write the priorities of the chosen rows; of a row that was chosen twice, the later one."""
         assert priorities is not None
         assert chosen.imagined is not None
+        if not np.isfinite(priorities).all():
+            raise FloatingPointError("the priority of a row is not finite: the critics have diverged")
         options, real_rows = self._config.priority, chosen.real.shape[1]
         weights = np.power(priorities.astype(np.float64) + options.floor, options.exponent)
         self._real[chosen.real] = weights[:, :real_rows]
