@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pdml.algorithm import init, train, wire
+from pdml.algorithm import TrainState, init, train, wire
 from pdml.config import MODEL_FREE, change, defaults
 from pdml.dynamics import FitRows, ensemble
 from pdml.envs import advance, make_env
@@ -62,12 +62,12 @@ def measure(threads: int, repeats: int = 12) -> dict[str, Any]:
     return {"peak_gflops": round(max(peaks), 1), "threads": threads, "phases": phases}
 
 
-def measure_method(method: str, threads: int, rows: int = 20_000, repeats: int = 3) -> dict[str, Any]:
+def measure_method(method: str, threads: int, rows: int = 20_000, repeats: int = 4) -> dict[str, Any]:
     """Measure what a real step of a method costs, phase by phase, next to a step of MBPO.
 
     Both go through the training loop on Hopper with the same real rows and as many blocks of past policies, fits of
-    ten epochs, and turns about; a phase's time is the best of several. What happens once a block is divided by the
-    block's steps.
+    ten epochs, and turns about. A phase's time is the best of several, of single steps where it happens at every step;
+    what happens once a block is divided by the block's steps.
     """
     loops = {name: _loop(name, rows) for name in dict.fromkeys(("mbpo", method))}
     best = {name: dict.fromkeys(PHASES, np.inf) for name in loops}
@@ -121,11 +121,16 @@ def _loop(method: str, rows: int, steps: int = 20) -> Callable[[], dict[str, flo
     state.step = config.warmup_steps + blocks * config.model_every
 
     def call() -> dict[str, float]:
-        clock = Stopwatch()
-        train(state, env, parts, change(config, {"steps": state.step + steps}), clock)
+        clock, spent = Stopwatch(), {phase: [0.0] for phase in ("collect", "improve")}
+
+        def after_step(state: TrainState) -> None:
+            for phase, totals in spent.items():
+                totals.append(clock.seconds[phase])
+
+        train(state, env, parts, change(config, {"steps": state.step + steps}), clock, after_step)
         state.step += config.model_every - steps
-        each = {"collect": steps, "improve": steps}
-        return {phase: 1e3 * spent / each.get(phase, config.model_every) for phase, spent in clock.seconds.items()}
+        opening = {phase: 1e3 * seconds / config.model_every for phase, seconds in clock.seconds.items()}
+        return opening | {phase: 1e3 * float(np.diff(totals).min()) for phase, totals in spent.items()}
 
     return call
 
