@@ -54,7 +54,7 @@ def test_other_estimators_bound_or_meet_the_total_variation(m, s, n, t):
 def test_every_estimator_is_zero_for_the_same_policy_and_orders_nearer_before_farther():
     states = 300
     current = jnp.concatenate([jnp.zeros((states, 2)), jnp.full((states, 2), -0.5)], axis=1)
-    others = jnp.stack([current + jnp.asarray([d, d, d / 2, d / 2]) for d in (0.0, 0.1, 0.4, 1.0)])
+    others = jnp.stack([current + jnp.asarray([[d, d, d / 2, d / 2]]) for d in (0.0, 0.1, 0.4, 1.0)])
     for shift in ("pinsker", "bretagnolle-huber", "monte-carlo"):
         estimate = estimator(MixtureConfig(shift=shift, reservoir=states), 2, 0)
         found = np.asarray(estimate(current, others, jnp.asarray(states)))
