@@ -19,7 +19,7 @@ from pdml.descent import descend
 from pdml.dynamics import Dynamics, capacity_of
 from pdml.imagination import Imagined
 from pdml.model import ModelState, Network, normalise
-from pdml.nets import Mlp, init_truncated, mlp, silu
+from pdml.nets import Mlp, hidden, init_truncated, mlp, silu
 from pdml.randomness import Purpose, key
 from pdml.replay import RealRows
 from pdml.transition import Layout
@@ -42,9 +42,7 @@ class AdaptationState:
 
 def features(member: Mlp, x: Float[Array, "b inputs"]) -> Float[Array, "b hidden"]:
     """Return the last hidden layer's activation."""
-    for layer in member[:-1]:
-        x = silu(x @ layer.w + layer.b[None])
-    return x
+    return hidden(member, x, silu)
 
 
 def gradient_penalty(critic: Mlp, between: Float[Array, "b hidden"]) -> Float[Array, ""]:
@@ -81,10 +79,10 @@ def wasserstein(networks: tuple[Members, Members], critics: Members, x: Array, i
 
 def num_steps(config: AmpoConfig, epoch: int) -> int:
     """Return the adaptation steps of a block in an epoch."""
+    if epoch > config.stop_epoch:
+        return 0
     share = min(epoch / config.ramp_epochs, 1.0)
-    return (
-        int(config.first_steps + share * (config.last_steps - config.first_steps)) if epoch <= config.stop_epoch else 0
-    )
+    return int(config.first_steps + share * (config.last_steps - config.first_steps))
 
 
 def adapted(config: Config, dynamics: Dynamics) -> Dynamics:

@@ -43,9 +43,14 @@ def init_truncated(key: PRNGKeyArray, sizes: Sequence[int]) -> Mlp:
 
 def mlp(params: Mlp, x: Float[Array, "b inputs"], activation: Activation = jax.nn.relu) -> Float[Array, "b outputs"]:
     """Apply the layers, the activation after each but the last."""
+    return hidden(params, x, activation) @ params[-1].w + params[-1].b[None]
+
+
+def hidden(params: Mlp, x: Float[Array, "b inputs"], activation: Activation) -> Float[Array, "b hidden"]:
+    """Apply all layers but the last."""
     for layer in params[:-1]:
         x = activation(x @ layer.w + layer.b[None])
-    return x @ params[-1].w + params[-1].b[None]
+    return x
 
 
 def choose(networks: tuple[Mlp, ...], chosen: Int[Array, " few"]) -> tuple[Mlp, ...]:
