@@ -1,0 +1,172 @@
+"""Statistics over seeds and tasks. Every function says, in `notes`, what it left out; resampling takes a seed.
+
+Intervals of a curve are Student's over seeds. Aggregates over tasks are those of [Agarwal et al. 2021]: interquartile
+mean, optimality gap and probability of improvement, with a bootstrap that resamples the seeds of each task.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Float64, Int
+from scipy.special import stdtrit
+
+RESAMPLES = 5000
+
+
+class Estimate(NamedTuple):
+    """A value and its 95 % interval, which is not a number where there is too little to say."""
+
+    value: float
+    low: float
+    high: float
+    seeds: int
+
+
+class Curve(NamedTuple):
+    """A mean over seeds at each step, with its interval."""
+
+    steps: Int[np.ndarray, " n"]
+    mean: Float64[np.ndarray, " n"]
+    low: Float64[np.ndarray, " n"]
+    high: Float64[np.ndarray, " n"]
+    seeds: Int[np.ndarray, " n"]
+    """How many seeds each point is made of."""
+    notes: list[str]
+
+
+class Series(NamedTuple):
+    """One seed's values."""
+
+    name: str
+    steps: Int[np.ndarray, " n"]
+    values: Float[np.ndarray, " n"]
+
+
+def mean_interval(values: Float[np.ndarray, " n"], level: float = 0.95) -> Estimate:
+    """Return the mean and Student's interval of it; numbers that are not finite are left out."""
+    kept = np.asarray(values, np.float64)[np.isfinite(values)]
+    n = len(kept)
+    if n == 0:
+        return Estimate(np.nan, np.nan, np.nan, 0)
+    mean = float(kept.mean())
+    if n == 1:
+        return Estimate(mean, np.nan, np.nan, 1)
+    half = float(stdtrit(n - 1, 0.5 + level / 2.0) * kept.std(ddof=1) / np.sqrt(n))
+    return Estimate(mean, mean - half, mean + half, n)
+
+
+def over_seeds(series: Sequence[Series]) -> Curve:
+    """Put seeds together step by step: at each step, those that have a finite value there."""
+    notes = []
+    for one in series:
+        lost = int((~np.isfinite(one.values)).sum())
+        if lost:
+            notes.append(f"{one.name}: {lost} of {len(one.values)} values are not finite and were left out")
+    kept = [(one.name, dict(zip(one.steps.tolist(), one.values.tolist(), strict=True))) for one in series]
+    kept = [(name, {step: value for step, value in points.items() if np.isfinite(value)}) for name, points in kept]
+    steps = np.array(sorted({step for _, points in kept for step in points}), int)
+    for name, points in kept:
+        notes += _missing(name, points, steps)
+    estimates = [
+        mean_interval(np.array([points[step] for _, points in kept if step in points])) for step in steps.tolist()
+    ]
+    columns = np.array([estimate[:3] for estimate in estimates], np.float64).reshape(-1, 3)
+    seeds = np.array([estimate.seeds for estimate in estimates], int)
+    return Curve(steps, columns[:, 0], columns[:, 1], columns[:, 2], seeds, notes)
+
+
+def _missing(name: str, points: dict[int, float], steps: np.ndarray) -> list[str]:
+    """Say where a seed has no value although others do."""
+    if not points:
+        return [f"{name}: no value at all"]
+    absent = [step for step in steps.tolist() if step not in points]
+    if not absent:
+        return []
+    last = max(points)
+    inside = [step for step in absent if step < last]
+    notes = [f"{name}: no value at {len(inside)} steps, first at {inside[0]}; the others' are used"] if inside else []
+    if absent[-1] > last:
+        notes.append(f"{name}: ends at step {last}, others go on to {steps[-1]}; later points use fewer seeds")
+    return notes
+
+
+def first_reaching(series: Series, threshold: float) -> float:
+    """Return the first step with a value at or above the threshold; infinite if there is none."""
+    reached = series.steps[np.nan_to_num(series.values, nan=-np.inf) >= threshold]
+    return float(reached[0]) if len(reached) else np.inf
+
+
+def iqm(scores: Float[np.ndarray, "... n"]) -> Float64[np.ndarray, "..."]:
+    """Return the mean of the middle half over the last axis; a quarter, rounded down, is cut on each side."""
+    cut = scores.shape[-1] // 4
+    middle = np.sort(np.asarray(scores, np.float64), axis=-1)[..., cut : scores.shape[-1] - cut]
+    return np.asarray(middle.mean(axis=-1))
+
+
+def optimality_gap(scores: Float[np.ndarray, "... n"], goal: float = 1.0) -> Float64[np.ndarray, "..."]:
+    """Return by how much scores fall short of a goal; what lies above it does not count."""
+    return np.asarray(goal - np.minimum(np.asarray(scores, np.float64), goal).mean(axis=-1))
+
+
+def aggregate(
+    tasks: Sequence[Float[np.ndarray, " _"]],
+    statistic: Callable[[np.ndarray], np.ndarray],
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Estimate:
+    """Return a statistic of the scores of all tasks, with a percentile interval over resampled seeds.
+
+    Args:
+        tasks: The scores of each task's seeds; tasks may have different numbers of them.
+    """
+    tasks = [_finite(scores) for scores in tasks]
+    tasks = [scores for scores in tasks if len(scores)]
+    if not tasks:
+        return Estimate(np.nan, np.nan, np.nan, 0)
+    value = float(statistic(np.concatenate(tasks)))
+    seeds = sum(len(scores) for scores in tasks)
+    if max(len(scores) for scores in tasks) < 2:  # resampling single seeds changes nothing
+        return Estimate(value, np.nan, np.nan, seeds)
+    random = np.random.default_rng(seed)
+    drawn = np.concatenate([_resampled(scores, resamples, random) for scores in tasks], axis=1)
+    low, high = np.quantile(statistic(drawn), [0.025, 0.975])
+    return Estimate(value, float(low), float(high), seeds)
+
+
+def probability_of_improvement(
+    ours: Sequence[Float[np.ndarray, " _"]],
+    theirs: Sequence[Float[np.ndarray, " _"]],
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Estimate:
+    """Return how likely a run of ours beats one of theirs, a tie counting half, averaged over the tasks both have."""
+    pairs = [(_finite(x), _finite(y)) for x, y in zip(ours, theirs, strict=True)]
+    pairs = [(x, y) for x, y in pairs if len(x) and len(y)]
+    if not pairs:
+        return Estimate(np.nan, np.nan, np.nan, 0)
+    value = float(np.mean([_superiority(x[None], y[None])[0] for x, y in pairs]))
+    seeds = sum(len(x) + len(y) for x, y in pairs)
+    if max(max(len(x), len(y)) for x, y in pairs) < 2:
+        return Estimate(value, np.nan, np.nan, seeds)
+    random = np.random.default_rng(seed)
+    drawn = [_superiority(_resampled(x, resamples, random), _resampled(y, resamples, random)) for x, y in pairs]
+    low, high = np.quantile(np.mean(drawn, axis=0), [0.025, 0.975])
+    return Estimate(value, float(low), float(high), seeds)
+
+
+def _superiority(x: Float64[np.ndarray, "r n"], y: Float64[np.ndarray, "r m"]) -> Float64[np.ndarray, " r"]:
+    """Return the share of pairs in which x is the larger."""
+    difference = x[:, :, None] - y[:, None, :]
+    return ((difference > 0) + 0.5 * (difference == 0)).mean(axis=(1, 2))
+
+
+def _finite(scores: Float[np.ndarray, " n"]) -> Float64[np.ndarray, " m"]:
+    scores = np.asarray(scores, np.float64)
+    return scores[np.isfinite(scores)]
+
+
+def _resampled(
+    scores: Float64[np.ndarray, " n"], resamples: int, random: np.random.Generator
+) -> Float64[np.ndarray, "r n"]:
+    return scores[random.integers(len(scores), size=(resamples, len(scores)))]

@@ -1,0 +1,140 @@
+"""The paper's numbers as the package ships them."""
+
+import csv
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+from pdml import reference
+from pdml.config import METHODS
+
+BANDED = ("pdml", "mbpo", "decay-mbpo", "per-mbpo", "recall-mbpo", "maper-mbpo", "pdml-model-only", "pdml-starts-only")
+
+
+def rows(name):
+    with (files("pdml") / "data" / "paper" / f"{name}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(("env", "step", "value"), [("Hopper-v5", 120_000, 3641.07), ("Walker2d-v4", 200_000, 5304.42)])
+def test_final_points_agree_with_the_printed_table(env, step, value):
+    found = reference.curve(env, "pdml")
+    assert found is not None
+    assert found.steps[-1] == step
+    assert found.mean[-1] == pytest.approx(value, abs=5.0)
+    assert reference.final_return(env, "pdml") == found.mean[-1]
+
+
+def test_every_figure_draws_the_same_curve():
+    for env in ("Hopper-v5", "Walker2d-v5"):
+        for method in ("pdml", "mbpo"):
+            ends = [reference.curve(env, method, figure) for figure in ("ablation", "experience_replay")]
+            assert all(end is not None for end in ends)
+            means = np.array([end.mean for end in ends if end is not None])
+            assert np.ptp(means, axis=0).max() < 0.005 * means.max()
+
+
+@pytest.mark.parametrize("method", BANDED)
+@pytest.mark.parametrize("env", ["Hopper-v5", "Walker2d-v5"])
+def test_bands_lie_around_the_mean_where_the_data_have_them(env, method):
+    found = reference.curve(env, method)
+    assert found is not None
+    assert found.source in ("experience_replay", "exponential_decay", "ablation")
+    assert (found.low < found.mean).all()
+    assert (found.mean < found.high).all()
+
+
+@pytest.mark.parametrize("method", ["ampo", "vagram", "redq", "sac"])
+def test_curves_read_off_the_main_comparison_have_no_band(method):
+    found = reference.curve("Hopper-v5", method)
+    assert found is not None
+    assert found.source == "main comparison"
+    assert np.isnan(found.low).all()
+    assert np.isnan(found.high).all()
+    assert np.isfinite(found.mean).all()
+
+
+def test_steps_ascend_and_a_point_may_belong_a_bin_to_either_side():
+    for env, half in (
+        ("Hopper", 10_000),
+        ("Walker2d", 10_000),
+        ("Humanoid", 10_000),
+        ("Ant", 10_000),
+        ("Pusher", 3000),
+    ):
+        for method in ("pdml", "mbpo", "sac"):
+            found = reference.curve(f"{env}-v5", method)
+            assert found is not None
+            assert (np.diff(found.steps) > 0).all()
+            assert found.half_bin == pytest.approx(half, rel=0.01)
+
+
+def test_rates():
+    finals = {}
+    for rate in (0.02, 0.1, 0.3, 0.5, 0.7):
+        found = reference.rate_curve("Hopper-v5", rate)
+        assert found is not None
+        finals[rate] = found.mean[-1]
+    assert finals[0.02] == 3640.77
+    assert max(finals, key=lambda rate: finals[rate]) == 0.02
+    assert reference.rate_curve("Hopper-v5", 0.2) is None
+    assert reference.rate_curve("Walker2d-v5", 0.02) is None
+
+
+@pytest.mark.parametrize(("step", "policies"), [(50_000, 199), (100_000, 399)])
+def test_mixture_weights_are_those_of_the_historical_policies(step, policies):
+    found = reference.mixture("Humanoid-v5", step)
+    assert found is not None
+    assert found.shape == (policies,)  # a policy every 250 steps, without the newest
+    assert found.sum() == pytest.approx(1.0, abs=1e-5)
+    assert (found > 0).all()
+    assert found[-20:].mean() > 2 * found[:20].mean()
+
+
+def test_tables():
+    assert reference.training_hours("Hopper-v5", "pdml") == 35.7
+    assert reference.training_hours("Hopper-v5", "mbpo") == 35.5
+    assert reference.model_error("Walker2d-v5", "pdml", 20_000) == 0.673
+    assert reference.model_error("Walker2d-v5", "converged", 100_000) == 0.272
+    assert reference.model_error("HalfCheetah-v4", "mbpo", 60_000) == 0.324
+
+
+def test_scale_and_threshold():
+    assert reference.scale("Hopper-v5") == (210.9, 3525.8)
+    assert reference.scale("InvertedPendulum-v5") == (0.0, 1000.0)
+    assert reference.threshold("Hopper-v5") == pytest.approx(3125.56, abs=5.0)
+    assert reference.threshold("InvertedPendulum-v4") == 950.0
+    for env in ("Walker2d-v5", "Ant-v5", "HalfCheetah-v5", "Humanoid-v5", "Pusher-v5"):
+        scale = reference.scale(env)
+        assert scale is not None
+        assert scale.zero < scale.one
+
+
+def test_what_the_paper_lacks_is_none():
+    assert reference.curve("InvertedPendulum-v5", "pdml") is None
+    assert reference.curve("Hopper-v5", "maper-mbpo-model") is None
+    assert reference.curve("Ant-v5", "per-mbpo") is None
+    assert reference.curve("Pusher-v5", "vagram") is None
+    assert reference.curve("Humanoid-v5", "pdml", "ablation") is None
+    assert reference.final_return("Swimmer-v5", "pdml") is None
+    assert reference.training_hours("Hopper-v5", "sac") is None
+    assert reference.model_error("Walker2d-v5", "pdml", 30_000) is None
+    assert reference.model_error("Hopper-v5", "pdml", 20_000) is None
+    assert reference.mixture("Humanoid-v5", 60_000) is None
+    assert reference.mixture("Hopper-v5", 50_000) is None
+    assert reference.scale("Swimmer-v5") is None
+    assert reference.threshold("Swimmer-v5") is None
+
+
+def test_every_method_of_the_paper_has_its_name_and_every_name_its_data():
+    assert set(reference.NAMES) == set(METHODS) - {"maper-mbpo-model"}
+    known = {row["method"] for table in ("curves", "figure2_digitised") for row in rows(table)}
+    assert set(reference.NAMES.values()) <= known
+
+
+def test_every_number_of_the_tables_is_a_number():
+    for name in ("curves", "figure2_digitised", "mixture_weights", "dhmbpo_curves"):
+        for row in rows(name):
+            for column, text in row.items():
+                assert column in ("figure", "env", "method", "variant") or np.isfinite(float(text))
