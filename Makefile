@@ -4,11 +4,13 @@ ENV ?= InvertedPendulum-v5
 METHOD ?= pdml
 SEED ?= 0
 BIN := .venv/bin
+RUN := runs/$(ENV)/$(METHOD)/seed$(SEED)__$(shell date -u +%Y%m%dT%H%M%S)
 
 .PHONY: train test check format
 
 train: .venv  ## train a policy: make train ENV=Hopper-v5 STEPS=30000
-	$(BIN)/pdml train --env $(ENV) --method $(METHOD) --seed $(SEED) $(if $(STEPS),--steps $(STEPS))
+	$(BIN)/pdml train --env $(ENV) --method $(METHOD) --seed $(SEED) $(if $(STEPS),--steps $(STEPS)) --run-dir $(RUN)
+	$(BIN)/pdml report $(RUN) --out $(RUN)/report.html
 
 test: .venv  ## everything: format, lint, types, all tests
 	$(BIN)/ruff format --check src tests

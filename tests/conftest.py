@@ -16,7 +16,12 @@ from jaxtyping import install_import_hook
 
 with install_import_hook("pdml", "beartype.beartype"):
     import pdml
-    import pdml.runner  # noqa: F401
+    import pdml.analyses
+    import pdml.figures
+    import pdml.report
+    import pdml.runner
+    import pdml.theory_text
+    import pdml.video  # noqa: F401
 
 import jax
 import pytest

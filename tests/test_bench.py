@@ -27,6 +27,7 @@ def test_bench_reports_every_phase(monkeypatch):
         "td_errors_100k",
         "values_100k",
         "model_errors_100k",
+        "diagnose_1000",
     ]
     for row in result["phases"]:
         assert set(row) == {"phase", "ms", "gflop", "gflops", "percent_of_peak"}

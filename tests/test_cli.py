@@ -55,7 +55,8 @@ def test_a_run_leaves_a_complete_directory(finished):
     arrays, note = checkpoint.read_arrays(finished / "archive" / "step_00000080.safetensors")
     assert note["step"] == 80
     assert any(name.startswith("model") for name in arrays)
-    assert any(name.startswith("actor") for name in arrays)
+    assert any(name.startswith("agent.actor") for name in arrays)
+    assert len(arrays["replay.rows"]) == 80
 
 
 def test_progress_has_a_row_a_block_with_both_counts_and_all_metrics(finished):

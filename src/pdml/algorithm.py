@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pdml.config import Config
+from pdml.diagnostics import Probes
 from pdml.envs import Episode, Step, advance, begin
 from pdml.history import History
 from pdml.imagination import Imagined, Termination, empty, horizon, resize, sizes
@@ -27,7 +28,7 @@ from pdml.scoring import Scoring, scoring
 from pdml.shifts import estimator
 from pdml.timing import Stopwatch
 from pdml.transition import Layout
-from pdml.weighting import Context, Weights
+from pdml.weighting import Context, Weights, by_block
 
 
 @dataclass
@@ -36,6 +37,8 @@ class BlockLog:
 
     metrics: dict[str, float] = field(default_factory=dict)
     """Of the weighting, the fit and the imagination that opened it."""
+    shares: dict[str, list[float]] = field(default_factory=dict)
+    """Of the weighting, one number a block of rows; see `pdml.weighting.by_block`."""
     sums: dict[str, float] = field(default_factory=dict)
     """Of the agent's metrics, over the real steps that were followed by updates."""
     improved: int = 0
@@ -63,6 +66,8 @@ class TrainState:
     log: BlockLog = field(default_factory=BlockLog)
     recent: list[tuple[float, int]] = field(default_factory=list)
     """Return and length of the episodes that ended since the last evaluation or the warm-up."""
+    probes: Probes = field(default_factory=lambda: Probes(0))
+    """Fresh steps of past policies, if the run is diagnosed."""
     evaluation_steps: int = 0
     """Real steps spent on evaluation, beyond those learned from."""
     epoch_updates: int = 0
@@ -132,6 +137,7 @@ def init(config: Config, layout: Layout, parts: Parts, env: gymnasium.Env) -> Tr
         replay=Replay(layout, config.replay_capacity),
         history=History(agent.actor, layout.obs_size, config.mixture.reservoir, config.seed, estimate),
         episode=begin(env, config.seed, 0),
+        probes=Probes(layout.width),
     )
 
 
@@ -170,6 +176,7 @@ def train(
                         state.model, state.agent, state.imagined, real, fitted, step
                     )
                 state.log.metrics = weights.metrics | fitted | dreamed | refined
+                state.log.shares = by_block(weights, real.block, len(real.block_sizes))
         with clock("collect"):
             state.episode, real_step = _collect(state, env, parts, config)  # 3
         if learned >= 0 and _due(state, config):

@@ -16,6 +16,7 @@ import numpy as np
 
 from pdml.algorithm import TrainState, init, train, wire
 from pdml.config import MODEL_FREE, change, defaults
+from pdml.diagnostics import DEPTH, KEPT_ROWS, WINDOWS, Probes, diagnosis
 from pdml.dynamics import FitRows, ensemble
 from pdml.envs import advance, make_env
 from pdml.history import History
@@ -80,7 +81,7 @@ def measure_method(method: str, threads: int, rows: int = 20_000, repeats: int =
     phases = [
         {"phase": phase, "ms": round(best[method][phase], 3), "mbpo_ms": round(best["mbpo"][phase], 3)}
         for phase in PHASES
-        if phase != "evaluate"
+        if phase not in ("evaluate", "diagnose")
     ]
     total, base = (sum(row[column] for row in phases) for column in ("ms", "mbpo_ms"))
     phases.append({"phase": "total", "ms": round(total, 3), "mbpo_ms": round(base, 3)})
@@ -171,6 +172,7 @@ def _phases() -> dict[str, tuple[float, Callable[[], int]]]:
         "td_errors_100k": _score("td_errors"),
         "values_100k": _score("values"),
         "model_errors_100k": _score("model_errors"),
+        "diagnose_1000": _diagnose(),
     }
 
 
@@ -259,6 +261,28 @@ def _score(which: str, rows: int = 100_000) -> tuple[float, Callable[[], int]]:
         "model_errors": lambda: scoring.model_errors(model, data, draw),
     }
     return rows * flop / 1e9, lambda: min(1, len(call[which]()))
+
+
+def _diagnose(steps: int = 1000) -> tuple[float, Callable[[], int]]:
+    """Diagnose as a run with --diagnose does every 1000 steps: fresh steps, and three errors of the model."""
+    config, layout, parts, _ = _hopper()
+    actor = products((layout.obs_size, *config.agent.hidden_sizes, 2 * layout.action_size))
+    network = products((layout.obs_size + layout.action_size, *config.dynamics.hidden_sizes, 2 * (layout.obs_size + 1)))
+    policy = parts.recipe.agent.init(key(0, Purpose.AGENT_INIT)).actor
+    model = cast(World, parts.recipe.world).dynamics.init(key(0, Purpose.MODEL_INIT))
+    env, measure, probes = make_env(config.env), diagnosis(layout), Probes(layout.width)
+    past = np.random.default_rng(0).standard_normal((KEPT_ROWS, layout.width), np.float32)
+    probes.add(past, 0, 0)
+
+    def call() -> int:
+        probe = measure.collect(env, lambda obs, draw: parts.act(policy, obs, draw), 0, 1, steps)
+        measure.errors(model, probe.rows)
+        measure.errors(model, probes.rows)
+        measure.compounding(model, probe)
+        return 1
+
+    rows = config.dynamics.num_elites * (steps + KEPT_ROWS + WINDOWS * DEPTH)
+    return (steps * actor + rows * network) / 1e9, call
 
 
 def _reweight(policies: int, block: int = 250) -> tuple[float, Callable[[], int]]:

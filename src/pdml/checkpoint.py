@@ -48,6 +48,7 @@ def save(state: TrainState, config: Config, path: Path) -> None:
     arrays |= {f"replay.{name}": array for name, array in state.replay.arrays().items()}
     arrays |= {f"history.{name}": array for name, array in state.history.arrays().items()}
     arrays |= {f"mixing.{name}": array for name, array in state.mixing.arrays().items()}
+    arrays |= {f"probes.{name}": array for name, array in state.probes.arrays().items()}
     actions = state.episode.actions
     width = state.replay.layout.action_size
     arrays |= {"episode.obs": state.episode.obs, "episode.actions": np.array(actions, np.float32).reshape(-1, width)}
@@ -85,9 +86,10 @@ def load(path: Path, config: Config, layout: Layout, parts: Parts, env: gymnasiu
         state.imagined = unflatten(state.imagined, arrays, "imagined")
     except ValueError as error:
         raise UserError(f"'{path}' does not belong to this configuration: {error}") from None
-    state.replay.restore(_section(arrays, "replay."))
-    state.history.restore(_section(arrays, "history."))
-    state.mixing.restore(_section(arrays, "mixing."))
+    state.replay.restore(section(arrays, "replay."))
+    state.history.restore(section(arrays, "history."))
+    state.mixing.restore(section(arrays, "mixing."))
+    state.probes.restore(section(arrays, "probes."))
     state.log = BlockLog(**{**note["log"], "finished": _episodes(note["log"]["finished"])})
     state.recent = _episodes(note["recent"])
     state.episode = Episode(
@@ -101,5 +103,6 @@ def _episodes(pairs: list[list[Any]]) -> list[tuple[float, int]]:
     return [(total, length) for total, length in pairs]
 
 
-def _section(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+def section(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """Return the entries whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -2,17 +2,19 @@
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pdml import cli_look, rundir, settings
 from pdml import config as configs
-from pdml import rundir, settings
 from pdml.config import METHODS, PRESETS, Config
 from pdml.device import prepare
 from pdml.errors import UserError
+from pdml.look import FIGURES
 from pdml.tasks import TASKS
 
 FIRST = ("env", "method", "preset")
@@ -38,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"pdml: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # who reads our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         print("pdml: interrupted", file=sys.stderr)
         return 130
@@ -50,8 +55,9 @@ def _dispatch(words: list[str]) -> int:
     base, train_words = _defaults(words[1:]) if words[:1] == ["train"] else (Config(), [])
     _train_parser(commands.add_parser("train", help="train a policy"), base)
     _eval_parser(commands.add_parser("eval", help="evaluate the policy of a run"))
-    _list_parser(commands.add_parser("list", help="list presets, environments or methods"))
+    _list_parser(commands.add_parser("list", help="list presets, environments, methods or figures"))
     _bench_parser(commands.add_parser("bench", help="measure speed in percent of this machine's matmul peak"))
+    cli_look.add_commands(commands)
     options, unknown = parser.parse_known_args(["train", *train_words] if words[:1] == ["train"] else words)
     if unknown:
         _refuse(unknown[0], options.command)
@@ -85,7 +91,8 @@ def _train_parser(parser: argparse.ArgumentParser, base: Config) -> None:
         if leaf.methods and base.method not in leaf.methods:
             text = argparse.SUPPRESS
         flags = dict.fromkeys([f"--{leaf.name.replace('_', '-')}", f"--{leaf.name}"])
-        group.add_argument(*flags, dest=f"field:{leaf.name}", metavar="X", help=text, default=None)
+        switch: dict[str, Any] = {"nargs": "?", "const": "true"} if leaf.kind is bool else {}
+        group.add_argument(*flags, dest=f"field:{leaf.name}", metavar="X", help=text, default=None, **switch)
     parser.set_defaults(run=_train, base=base)
 
 
@@ -132,7 +139,7 @@ def _train(options: argparse.Namespace) -> int:
     config = settings.check(configs.change(options.base, changes))
     path = options.run_dir or rundir.default_path(config)
     rundir.check_free(path)
-    threads = prepare(_whole("threads", options.threads))
+    threads = prepare(_threads(options))
 
     from pdml.runner import run
 
@@ -159,8 +166,8 @@ def _eval_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def _eval(options: argparse.Namespace) -> int:
-    episodes = _whole("episodes", options.episodes) or 10
-    seed = _whole("seed", options.seed, least=0)
+    episodes = settings.whole("episodes", options.episodes)
+    seed = None if options.seed is None else settings.whole("seed", options.seed, least=0)
     rundir.require(options.path)
     prepare()
 
@@ -178,13 +185,15 @@ def _eval(options: argparse.Namespace) -> int:
 
 def _list_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = "List what can be chosen."
-    parser.add_argument("what", choices=("presets", "envs", "methods"))
+    parser.add_argument("what", choices=("presets", "envs", "methods", "figures"))
     parser.set_defaults(run=_list)
 
 
 def _list(options: argparse.Namespace) -> int:
     if options.what == "methods":
         lines = [f"{name:17s} {text}" for name, text in METHODS.items()]
+    elif options.what == "figures":
+        lines = [f"{name:12s} {text}" for name, text in FIGURES.items()]
     elif options.what == "presets":
         lines = [f"{name:8s} {_changes(changes)}" for name, changes in PRESETS.items()]
     else:
@@ -216,7 +225,7 @@ def _bench_parser(parser: argparse.ArgumentParser) -> None:
 def _bench(options: argparse.Namespace) -> int:
     if options.method is not None:
         configs.defaults(Config().env, options.method)
-    threads = prepare(_whole("threads", options.threads))
+    threads = prepare(_threads(options))
 
     from pdml.bench import measure, measure_method, method_table, table
 
@@ -228,14 +237,5 @@ def _bench(options: argparse.Namespace) -> int:
     return 0
 
 
-def _whole(name: str, text: str | None, least: int = 1, most: int = 2**32 - 1) -> int | None:
-    """Read a whole number of a command's own option."""
-    if text is None:
-        return None
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if not least <= value <= most:
-        raise UserError(f"{name} = '{text}': must be a whole number in [{least}, {most}]")
-    return value
+def _threads(options: argparse.Namespace) -> int | None:
+    return None if options.threads is None else settings.whole("threads", options.threads)

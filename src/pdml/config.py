@@ -233,7 +233,14 @@ class Config:
     )
     eval_every: int = option(1000, "real steps between evaluations", "[1, inf)")
     eval_episodes: int = option(10, "episodes an evaluation; 0 reports training episodes instead", "[0, inf)")
-    archive_at: tuple[int, ...] = option((), "steps whose model and actor are kept, e.g. 20000,40000", "[1, inf)")
+    archive_at: tuple[int, ...] = option(
+        (), "steps whose agent, model and real rows are kept, e.g. 20000,40000", "[1, inf)"
+    )
+    diagnose: bool = option(
+        False, "measure the model's error on fresh steps of the current policy; costs such steps", methods=MODEL_BASED
+    )
+    diagnose_every: int = option(1000, "real steps between diagnoses", "[1, inf)", (), MODEL_BASED)
+    diagnose_steps: int = option(1000, "fresh steps a diagnosis, never learned from", "[1, inf)", (), MODEL_BASED)
     agent: AgentConfig = AgentConfig()
     dynamics: DynamicsConfig = field(default=DynamicsConfig(), metadata={"methods": MODEL_BASED})
     mixture: MixtureConfig = field(default=MixtureConfig(), metadata={"methods": MIXTURES})

@@ -35,7 +35,7 @@ class History:
     """
 
     def __init__(self, actor: Mlp, obs_size: int, reservoir: int, seed: int, estimate: Estimator):
-        self._flatten, unflatten = _flat(actor)
+        self._flatten, unflatten = flat_form(actor)
         self._evaluate = jax.jit(lambda flat, obs: _outputs(unflatten(flat), obs))
         self._shift = jax.jit(estimate)
         self._seed = seed
@@ -137,7 +137,7 @@ def _grown(array: np.ndarray, count: int) -> np.ndarray:
     return grown
 
 
-def _flat(actor: Mlp) -> tuple[Callable[[Mlp], np.ndarray], Callable[[Array], Mlp]]:
+def flat_form(actor: Mlp) -> tuple[Callable[[Mlp], np.ndarray], Callable[[Array], Mlp]]:
     """Return how to lay an actor's parameters in one vector, and how to take them out again."""
     leaves, structure = jax.tree.flatten(actor)
     shapes = [leaf.shape for leaf in leaves]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from pdml.nets import Mlp, mlp, silu
+from pdml.nets import Mlp, choose, mlp, silu
 from pdml.tree import pytree
 
 
@@ -104,6 +104,15 @@ def predict(
     if not deterministic:
         target = target + jnp.exp(0.5 * log_var[back]) * jax.random.normal(noise_key, mean.shape)
     return target[:, 0], obs + target[:, 1:]
+
+
+def elite_mean(model: ModelState, obs: Float[Array, "b obs"], action: Float[Array, "b a"]) -> Float[Array, "b obs"]:
+    """Return the next state by the mean of the elites' means."""
+    x = normalise(model.normaliser, jnp.concatenate([obs, action], axis=-1))
+    elites = choose(model.network.members, model.elites)
+    shared = jnp.broadcast_to(x[None], (len(elites), *x.shape))
+    outputs = jnp.stack([output[:, 1 : obs.shape[1] + 1] for output in apply_members(elites, shared)])
+    return obs + outputs.mean(axis=0)
 
 
 def reward_variance(model: ModelState, obs: Float[Array, "b obs"], action: Float[Array, "b a"]) -> Float[Array, " b"]:

@@ -34,6 +34,9 @@ class Purpose(IntEnum):
     MISALIGN = 19
     ADAPTATION_INIT = 20
     MODEL_SCORES = 21
+    PROBE_EPISODE = 22
+    PROBE_ACT = 23
+    PROBE_RESERVOIR = 24
 
 
 def _fold(seed: jax.Array, purpose: jax.Array, step: jax.Array) -> PRNGKeyArray:

@@ -1,7 +1,9 @@
 """A run from a configuration to a finished directory, and the evaluation of a finished one."""
 
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple, cast
 
 import gymnasium
 import jax
@@ -11,9 +13,11 @@ from tensorboardX import SummaryWriter
 from pdml import checkpoint, rundir
 from pdml.algorithm import Parts, TrainState, init, train, wire
 from pdml.config import Config
+from pdml.diagnostics import diagnosis
 from pdml.envs import make_env
 from pdml.errors import UserError
 from pdml.evaluation import EpisodeResult, evaluate
+from pdml.model import ModelState
 from pdml.progress import Watcher
 from pdml.randomness import Purpose, key
 from pdml.settings import check, read_config
@@ -49,6 +53,7 @@ class Recorder:
         self._watcher = Watcher(config.steps, config.warmup_steps)
         self._envs = [make_env(config.env) for _ in range(config.eval_episodes)]
         self._mode = jax.jit(parts.recipe.agent.mode)
+        self._diagnoser = Diagnoser(path, config, parts, self._board) if config.diagnose else None
         self._last = clock.total()
 
     def __call__(self, state: TrainState) -> None:
@@ -57,6 +62,9 @@ class Recorder:
         results = []
         if learned > 0 and state.step % self._config.eval_every == 0:
             results = self._evaluate(state)
+        if learned > 0 and self._diagnoser is not None and state.step % self._config.diagnose_every == 0:
+            with self._clock("diagnose"):
+                self._diagnoser(state)
         if learned > 0 and (learned % self._config.model_every == 0 or state.step == self._config.steps):
             self._write(state)
         if results:
@@ -119,6 +127,11 @@ class Recorder:
                 self._board.add_scalar(name, value, state.step)
         self._board.add_scalar("time/steps_per_second", rate, state.step)
         self._watcher.block(state.log.metrics.get("model/holdout_error"), rate)
+        if state.log.shares:
+            opened = state.step - length
+            shares = {name: np.array(values, np.float32) for name, values in state.log.shares.items()}
+            (self._path / "blocks").mkdir(exist_ok=True)
+            checkpoint.write_arrays(self._path / "blocks" / f"step_{opened:08d}.safetensors", shares, {"step": opened})
 
     def close(self) -> None:
         """Flush and let go."""
@@ -126,6 +139,54 @@ class Recorder:
         self._board.close()
         for env in self._envs:
             env.close()
+        if self._diagnoser is not None:
+            self._diagnoser.close()
+
+
+class Diagnoser:
+    """Takes fresh steps of the current policy in an environment of its own and writes the model's errors on them."""
+
+    def __init__(self, path: Path, config: Config, parts: Parts, board: SummaryWriter):
+        self._config, self._act, self._board = config, parts.act, board
+        self._env = make_env(config.env)
+        self._measure = diagnosis(layout_of(config))
+        self._table = rundir.Table(path / "diagnostics.csv")
+
+    def __call__(self, state: TrainState) -> None:
+        """Diagnose the current policy and model."""
+        seed, count = self._config.seed, self._config.diagnose_steps
+        model = cast(ModelState, state.model)
+
+        def act(obs: np.ndarray, draw: jax.Array) -> jax.Array:
+            return self._act(state.agent.actor, obs, draw)
+
+        probe = self._measure.collect(self._env, act, seed, state.step, count)
+        state.probes.add(probe.rows, seed, state.step)
+        current, overall = self._measure.errors(model, probe.rows), self._measure.errors(model, state.probes.rows)
+        values = {
+            "current_l2": current.l2,
+            "current_mse": current.mse,
+            "overall_l2": overall.l2,
+            "overall_mse": overall.mse,
+        }
+        values |= {
+            f"compounding_{h:02d}": float(error)
+            for h, error in enumerate(self._measure.compounding(model, probe), start=1)
+        }
+        counts = {
+            "step": state.step,
+            "steps_after_warmup": state.step - self._config.warmup_steps,
+            "diagnosis_steps": state.probes.count,
+            "overall_rows": len(state.probes.rows),
+        }
+        self._table.add(counts | values)
+        for name, value in values.items():
+            if np.isfinite(value):
+                self._board.add_scalar(f"diagnostics/{name}", value, state.step)
+
+    def close(self) -> None:
+        """Let the environment go."""
+        self._env.close()
 
 
 def run(config: Config, path: Path, threads: int, command: str) -> TrainState:
@@ -155,16 +216,25 @@ def save_policy(state: TrainState, path: Path) -> None:
 
 
 def archive(state: TrainState, path: Path) -> None:
-    """Keep the model and the actor of a step."""
+    """Keep agent, model and real rows of a step: enough to train the model on from there."""
     path.parent.mkdir(exist_ok=True)
-    arrays = flatten(state.agent.actor, "actor") | flatten(state.model, "model")
+    arrays = flatten(state.agent, "agent") | flatten(state.model, "model")
+    arrays |= {f"replay.{name}": array for name, array in state.replay.arrays().items()}
     checkpoint.write_arrays(path, arrays, {"step": state.step})
 
 
-def evaluate_run(path: Path, episodes: int, stochastic: bool, seed: int | None) -> tuple[int, list[EpisodeResult]]:
-    """Evaluate the policy of a run in fresh environments; return the policy's step and the episodes."""
+class Policy(NamedTuple):
+    """The policy of a run, ready to act on batches of observations."""
+
+    config: Config
+    step: int
+    mode: Callable[[np.ndarray], np.ndarray]
+    sample: Callable[[np.ndarray, jax.Array], np.ndarray]
+
+
+def load_policy(path: Path) -> Policy:
+    """Read the last policy of a run."""
     config = check(read_config(rundir.require(path) / "config.json"))
-    seed = config.seed if seed is None else seed
     arrays, note = checkpoint.read_arrays(path / "policy.safetensors")
     env, _, parts = build(config)
     env.close()
@@ -174,14 +244,24 @@ def evaluate_run(path: Path, episodes: int, stochastic: bool, seed: int | None) 
     except ValueError as error:
         raise UserError(f"run = '{path}': its policy does not belong to its configuration ({error})") from None
     mode, sample = jax.jit(agent.mode), jax.jit(agent.sample)
+    return Policy(
+        config,
+        note["step"],
+        lambda obs: np.asarray(mode(actor, obs)),
+        lambda obs, draw: np.asarray(sample(actor, obs, draw)),
+    )
 
-    def policy(obs: np.ndarray, time: int) -> np.ndarray:
-        if stochastic:
-            return np.asarray(sample(actor, obs, key(seed, Purpose.EVALUATION_ACT, time)))
-        return np.asarray(mode(actor, obs))
 
-    envs = [make_env(config.env) for _ in range(episodes)]
-    results = evaluate(envs, policy, seed, note["step"])
+def evaluate_run(path: Path, episodes: int, stochastic: bool, seed: int | None) -> tuple[int, list[EpisodeResult]]:
+    """Evaluate the policy of a run in fresh environments; return the policy's step and the episodes."""
+    policy = load_policy(path)
+    chosen = policy.config.seed if seed is None else seed
+
+    def act(obs: np.ndarray, time: int) -> np.ndarray:
+        return policy.sample(obs, key(chosen, Purpose.EVALUATION_ACT, time)) if stochastic else policy.mode(obs)
+
+    envs = [make_env(policy.config.env) for _ in range(episodes)]
+    results = evaluate(envs, act, chosen, policy.step)
     for env in envs:
         env.close()
-    return note["step"], results
+    return policy.step, results

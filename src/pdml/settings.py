@@ -35,6 +35,28 @@ def parse(name: str, text: str) -> Any:
         raise UserError(f"--{name} = '{text}': must be {_words(kind)}") from None
 
 
+def whole(name: str, text: str, least: int = 1, most: int = 2**32 - 1) -> int:
+    """Read a whole number of a command's own option."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= most:
+        raise UserError(f"{name} = '{text}': must be a whole number in [{least}, {most}]")
+    return value
+
+
+def number(name: str, text: str) -> float:
+    """Read a finite number of a command's own option."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UserError(f"{name} = '{text}': must be a number")
+    return value
+
+
 def check(config: Config) -> Config:
     """Return the configuration if every value and every pair of values is allowed; name the first that is not."""
     for leaf in leaves():
@@ -74,6 +96,9 @@ def _check_method(config: Config) -> None:
     )
     if config.method == "vagram" and not config.rollouts.deterministic:
         raise UserError("rollouts.deterministic = false: vagram's networks have no variance; leave it true")
+    for name in ("diagnose_every", "diagnose_steps"):
+        if not config.diagnose and get(config, name) != get(standard, name):
+            raise UserError(f"{name} = {get(config, name)}: does nothing without diagnose")
     if config.weigh in ("starts", "none"):
         for name, idle in (("mixture.misaligned", False), ("dynamics.holdout_weights", "uniform")):
             if get(config, name) != idle:

@@ -13,7 +13,7 @@ def peak_memory_mb() -> float:
     return most / (1e6 if sys.platform == "darwin" else 1e3)
 
 
-PHASES = ("collect", "weigh", "fit", "imagine", "refine", "improve", "evaluate")
+PHASES = ("collect", "weigh", "fit", "imagine", "refine", "improve", "evaluate", "diagnose")
 
 
 class Stopwatch:

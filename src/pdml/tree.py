@@ -22,7 +22,7 @@ def flatten(tree: Any, prefix: str) -> dict[str, np.ndarray]:
 
 
 def unflatten(template: Any, arrays: dict[str, np.ndarray], prefix: str) -> Any:
-    """Rebuild a tree of the template's structure from what `flatten` returned."""
+    """Rebuild a tree of the template's structure, shapes and types from what `flatten` returned."""
     found, structure = jax.tree_util.tree_flatten_with_path(template)
     leaves = []
     for path, leaf in found:

@@ -40,6 +40,8 @@ class Weights(NamedTuple):
     starts: Float64[np.ndarray, " n"]
     """For the states where branches start."""
     metrics: dict[str, float]
+    shifts: Float64[np.ndarray, " blocks"] | None = None
+    """Of each block's policy from the current one, where the weighting is made from them."""
 
 
 Weighting = Callable[[Context], Weights]
@@ -63,7 +65,7 @@ def applied_to(weighting: Weighting, use: str) -> Weighting:
         weights, plain = weighting(context), uniform()(context)
         model = weights.model if use == "model" else plain.model
         starts = weights.starts if use == "starts" else plain.starts
-        return Weights(model, starts, weights.metrics)
+        return weights._replace(model=model, starts=starts)
 
     return weigh
 
@@ -75,8 +77,10 @@ def policy_mixture(config: MixtureConfig) -> Weighting:
         if len(context.block_sizes) <= config.first_block:
             weights, blocks, shifts = uniform()(context), None, None
         else:
-            shifts = np.maximum(np.asarray(context.shifts(), np.float64), config.floor)[1:-1]
+            every = np.asarray(context.shifts(), np.float64)
+            shifts = np.maximum(every, config.floor)[1:-1]
             weights, blocks = _over_blocks(1.0 / shifts, config, context)
+            weights = weights._replace(shifts=every)
         return weights._replace(metrics=weights.metrics | _shift_metrics(blocks, shifts))
 
     return weigh
@@ -190,6 +194,17 @@ def spread(blocks: Float64[np.ndarray, " blocks"], context: Context) -> Float64[
     """Spread each block's share over its rows: share / (rows when collected), renormalised over what is stored."""
     rows = (blocks / np.maximum(context.block_sizes, 1))[context.block]
     return rows / rows.sum()
+
+
+def by_block(weights: Weights, block: Int32[np.ndarray, " n"], num_blocks: int) -> dict[str, list[float]]:
+    """Return what each block's rows weigh together, for the model and for the starts, and its policy's shift."""
+    sums = {
+        name: np.bincount(block, rows, num_blocks)
+        for name, rows in (("model", weights.model), ("starts", weights.starts))
+    }
+    if weights.shifts is not None:
+        sums["shift"] = weights.shifts
+    return {name: array.tolist() for name, array in sums.items()}
 
 
 def _alike_for_both(rows: Float64[np.ndarray, " n"], context: Context) -> Weights:

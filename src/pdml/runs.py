@@ -1,0 +1,191 @@
+"""Runs as they lie on the disk, finished or not: what figures, reports and analyses begin with. No JAX."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32
+from safetensors import SafetensorError, safe_open
+
+from pdml.config import METHODS, Config, defaults, get, leaves
+from pdml.errors import UserError
+from pdml.settings import read_config
+from pdml.stats import Series
+
+Columns = dict[str, np.ndarray]
+Row = dict[str, Any]
+
+UNCOMPARED = ("env", "method", "preset", "seed", "steps", "eval_every", "eval_episodes", "archive_at")
+"""Fields that do not make two runs of a method different things; those of diagnoses do not either."""
+
+NEEDED = {
+    "evaluations": ("step", "return"),
+    "progress": ("step", "steps_after_warmup"),
+    "timing": ("step", "seconds"),
+    "diagnostics": ("step", "steps_after_warmup"),
+}
+"""Columns without which a csv says nothing."""
+
+
+class Run(NamedTuple):
+    """One run directory."""
+
+    path: Path
+    config: Config
+    label: str
+    """What was run, told apart from the other runs it was read with."""
+    status: str
+    """done, failed or unfinished (which may be running)."""
+    message: str
+    """Why it failed."""
+    evaluations: Columns
+    progress: Columns
+    timing: Columns
+    diagnostics: Columns
+    """Columns of the csv files; empty where there is no such file."""
+    problems: tuple[str, ...]
+    """What could not be read."""
+
+
+def find(paths: Iterable[Path]) -> list[Path]:
+    """Return every run at or below the given directories."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        below = sorted(config.parent for config in path.rglob("config.json")) if path.is_dir() else []
+        if not below:
+            raise UserError(f"run = '{path}': no run there or below (no config.json)")
+        found |= {run.resolve(): run for run in below if run.resolve() not in found}
+    return list(found.values())
+
+
+def read(path: Path) -> Run:
+    """Read a run; what is damaged is left out and named."""
+    config = read_config(path / "config.json")
+    problems: list[str] = []
+    tables = {name: read_table(path / f"{name}.csv", needed, problems) for name, needed in NEEDED.items()}
+    error = path / "error.txt"
+    reached = max((int(table["step"][-1]) for table in tables.values() if len(table.get("step", ()))), default=0)
+    message = ""
+    if (path / "DONE").exists() or (reached >= config.steps and not error.exists()):
+        status = "done"
+    elif error.exists():
+        status, message = "failed", (error.read_text().strip().splitlines() or ["no reason given"])[-1]
+    else:
+        status = "unfinished"
+    return Run(path, config, config.method, status, message, problems=tuple(problems), **tables)
+
+
+def read_all(paths: Iterable[Path]) -> list[Run]:
+    """Read every run at or below the given directories, by environment, method and seed, and tell them apart.
+
+    A run is called by its method and by those settings, off the defaults, that not all runs of its method share.
+    """
+    runs = [read(path) for path in find(paths)]
+    words = [differences(run.config) for run in runs]
+    shared: dict[tuple[str, str], set[str]] = {}
+    for run, its in zip(runs, words, strict=True):
+        kind = (run.config.env, run.config.method)
+        shared[kind] = shared.get(kind, set(its)) & set(its)
+    named = []
+    for run, its in zip(runs, words, strict=True):
+        own = [word for word in its if word not in shared[run.config.env, run.config.method]]
+        named.append(run._replace(label=" ".join([run.config.method, *own])))
+    order = list(METHODS)
+    return sorted(named, key=lambda run: (run.config.env, order.index(run.config.method), run.label, run.config.seed))
+
+
+def read_table(path: Path, needed: Sequence[str], problems: list[str]) -> Columns:
+    """Read a csv of numbers; lines that do not fit its head are left out, and all of it where the head is damaged.
+
+    Args:
+        needed: Columns that it must have; of the first of them, every number must be finite.
+    """
+    if not path.exists():
+        return {}
+    text = path.read_text(errors="replace")
+    lines = [line.split(",") for line in text.splitlines()]
+    if not lines:
+        problems.append(f"{path}: is empty")
+        return {}
+    if not set(needed) <= set(lines[0]):
+        problems.append(f"{path}: its head is damaged; nothing of it was read")
+        return {}
+    if len(lines) == 1:
+        problems.append(f"{path}: has a head and no rows")
+    head, rows = lines[0], []
+    for number, line in enumerate(lines[1:], start=2):
+        half = number == len(lines) and not text.endswith("\n")
+        try:
+            if half or len(line) != len(head):
+                raise ValueError
+            row = [float(entry) for entry in line]
+            if not np.isfinite(row[head.index(needed[0])]):
+                raise ValueError
+            rows.append(row)
+        except ValueError:
+            problems.append(f"{path}: line {number} is {'half-written' if half else 'damaged'} and was left out")
+    return dict(zip(head, np.array(rows, np.float64).reshape(-1, len(head)).T, strict=True))
+
+
+def differences(config: Config) -> list[str]:
+    """Return preset and settings that are not the method's defaults, as words."""
+    standard = defaults(config.env, config.method, config.preset)
+    words = [] if config.preset == "paper" else [f"preset={config.preset}"]
+    for leaf in leaves():
+        if leaf.name in UNCOMPARED or leaf.name.startswith("diagnose"):
+            continue
+        if get(config, leaf.name) != get(standard, leaf.name):
+            words.append(f"{leaf.name}={get(config, leaf.name)}")
+    return words
+
+
+def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Put the seeds of one thing together, in the order of the methods."""
+    result: dict[str, list[Run]] = {}
+    for run in runs:
+        result.setdefault(run.label, []).append(run)
+    return result
+
+
+def one_environment(runs: Sequence[Run]) -> str:
+    """Return the environment of all runs; raise if there are several."""
+    envs = sorted({run.config.env for run in runs})
+    if len(envs) > 1:
+        raise UserError(f"runs of {', '.join(envs)}: one plot shows one environment; give the runs of one")
+    return envs[0]
+
+
+def name(run: Run) -> str:
+    """Name a run in a message."""
+    return f"{run.label} seed {run.config.seed}"
+
+
+def returns(run: Run) -> Series:
+    """Return the mean return of each evaluation, by steps after warm-up."""
+    if not run.evaluations:
+        return Series(name(run), np.zeros(0, int), np.zeros(0))
+    step, value = run.evaluations["step"], run.evaluations["return"]
+    steps = np.unique(step)
+    means = np.array([value[step == s].mean() for s in steps])
+    return Series(name(run), (steps - run.config.warmup_steps).astype(int), means)
+
+
+def diagnosed(run: Run, column: str) -> Series:
+    """Return a column of the diagnoses, by steps after warm-up."""
+    if column not in run.diagnostics:
+        return Series(name(run), np.zeros(0, int), np.zeros(0))
+    return Series(name(run), run.diagnostics["steps_after_warmup"].astype(int), run.diagnostics[column])
+
+
+def shares(run: Run) -> dict[int, dict[str, Float32[np.ndarray, " blocks"]]]:
+    """Return, by steps after warm-up, each block's weight (`model`, `starts`) and its policy's `shift`, if known."""
+    result = {}
+    for path in sorted((run.path / "blocks").glob("step_*.safetensors")):
+        try:
+            with safe_open(path, framework="numpy") as file:
+                arrays = {name: file.get_tensor(name) for name in file.keys()}
+        except (OSError, SafetensorError):
+            raise UserError(f"'{path}' cannot be read as a file of this package") from None
+        result[int(path.stem.removeprefix("step_")) - run.config.warmup_steps] = arrays
+    return result

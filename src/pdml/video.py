@@ -1,0 +1,108 @@
+"""Pictures of a policy at work: videos through Gymnasium's recorder, and strips of frames for reports."""
+
+import io
+import os
+import sys
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from pdml.errors import UserError
+from pdml.settings import read_config
+
+FRAMES = 8
+"""Frames of a strip."""
+
+
+def rendering_env(env_id: str, **kwargs: Any) -> gymnasium.Env:
+    """Make an environment that renders, without a display where there is none, or say in one line what is missing.
+
+    Must come before anything imports MuJoCo, which chooses its renderer then.
+    """
+    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
+    try:
+        from pdml.envs import make_env
+
+        env = make_env(env_id, render_mode="rgb_array", **kwargs)
+        env.reset(seed=0)
+        env.render()
+    except UserError:
+        raise
+    except Exception as error:  # whatever the graphics library raises
+        kind = os.environ.get("MUJOCO_GL", "default")
+        raise UserError(
+            f"nothing can render here (MUJOCO_GL={kind}: {type(error).__name__}); "
+            "install a renderer, e.g. apt-get install libegl1, or set MUJOCO_GL"
+        ) from None
+    return env
+
+
+def record(path: Path, episodes: int, out: Path, seed: int | None = None) -> list[Path]:
+    """Write a video of each episode of a run's last policy."""
+    if find_spec("moviepy") is None:
+        raise UserError("videos need moviepy: pip install 'pdml[video]'")
+    env = rendering_env(read_config(path / "config.json").env)
+
+    from pdml.randomness import Purpose, env_seed
+    from pdml.runner import load_policy
+
+    policy = load_policy(path)
+    out.mkdir(parents=True, exist_ok=True)
+    name = f"step_{policy.step:08d}"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*Overwriting existing videos")  # of other steps
+        env = gymnasium.wrappers.RecordVideo(
+            env, str(out), episode_trigger=lambda number: True, name_prefix=name, disable_logger=True
+        )
+    chosen = policy.config.seed if seed is None else seed
+    try:
+        for number in range(episodes):
+            obs, _ = env.reset(seed=env_seed(chosen, Purpose.EVALUATION, policy.step, number))
+            ended = False
+            while not ended:
+                obs, _, terminated, truncated, _ = env.step(policy.mode(np.asarray(obs, np.float32)[None])[0])
+                ended = terminated or truncated
+    finally:
+        env.close()
+    return [out / f"{name}-episode-{number}.mp4" for number in range(episodes)]
+
+
+def strip(path: Path, frames: int = FRAMES, width: int = 200, height: int = 150) -> tuple[bytes, int]:
+    """Return a JPEG of a few frames, side by side, of one episode of a run's last policy, and its width.
+
+    The episode is played twice: to know how long it is, and to render the moments that are shown.
+    """
+    env = rendering_env(read_config(path / "config.json").env, width=width, height=height)
+
+    from PIL import Image
+
+    from pdml.randomness import Purpose, env_seed
+    from pdml.runner import load_policy
+
+    policy = load_policy(path)
+    start = env_seed(policy.config.seed, Purpose.EVALUATION, policy.step, 0)
+    try:
+        obs, _ = env.reset(seed=start)
+        actions, ended = [], False
+        while not ended:
+            actions.append(policy.mode(np.asarray(obs, np.float32)[None])[0])
+            obs, _, terminated, truncated, _ = env.step(actions[-1])
+            ended = terminated or truncated
+        wanted = set(np.linspace(0, len(actions), frames).round().astype(int).tolist())
+        env.reset(seed=start)
+        seen = [env.render()]
+        for time, action in enumerate(actions, start=1):
+            env.step(action)
+            if time in wanted:
+                seen.append(env.render())
+    finally:
+        env.close()
+    picture = np.concatenate([np.array(frame).astype(np.uint8) for frame in seen], axis=1)
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "JPEG", quality=80)
+    return file.getvalue(), picture.shape[1]

@@ -1,0 +1,134 @@
+"""What looks at a trained run: analyses, videos, strips of frames."""
+
+import csv
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import tiny_of
+
+from pdml import analyses, video
+from pdml.cli import main
+from pdml.config import change
+from pdml.errors import UserError
+from pdml.report import strips
+from pdml.runner import run
+from pdml.runs import read_all
+
+
+def can_render():
+    code = "from pdml.video import rendering_env; rendering_env('InvertedPendulum-v5', width=64, height=64).close()"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def renders():
+    if not can_render():
+        pytest.skip("nothing renders on this machine (apt-get install libegl1)")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "a"
+    changes = {"diagnose": True, "diagnose_every": 40, "diagnose_steps": 50, "archive_at": (80, 160)}
+    run(change(tiny_of("pdml"), changes), path, 1, "test")
+    return path
+
+
+def rows(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_archived_model_has_the_error_that_was_diagnosed_at_its_step(trained):
+    found = analyses.converged(trained, fresh=50, max_epochs=30, patience=30)
+    diagnosed = {row["step"]: row for row in rows(trained / "diagnostics.csv")}
+    assert [row["step"] for row in found] == [80, 160]
+    for row in found:
+        assert row["archived_l2"] == pytest.approx(float(diagnosed[str(row["step"])]["current_l2"]), rel=1e-5)
+        assert row["rows"] == row["step"]
+        assert row["epochs"] == 30
+        assert row["capped"] == 1
+
+
+def test_a_model_that_is_trained_on_gets_better_where_it_was_hardly_trained(trained):
+    first = analyses.converged(trained, [80], fresh=50, max_epochs=300)[0]
+    assert first["converged_l2"] < 0.5 * first["archived_l2"]
+
+
+def test_a_step_that_is_not_archived_is_refused_with_those_that_are(trained):
+    with pytest.raises(UserError, match=r"at = 100: not archived; there are 80, 160"):
+        analyses.converged(trained, [100])
+
+
+def test_every_block_keeps_its_policy_and_archives_are_the_same_ones(trained):
+    opened = analyses.opened(trained)
+    known = analyses.snapshots(opened)
+    assert sorted(known) == [0, 20, 40, 60, 80, 100]
+    archived, block = known[20](), analyses.opened(trained)
+    again = analyses.snapshots(block)[40]()
+    assert archived[0].w.shape == again[0].w.shape
+    assert not np.array_equal(archived[0].w, again[0].w)
+
+
+def test_visitation_has_the_steps_of_the_chosen_policies(trained, capsys):
+    assert main(["analyse", "tsne", str(trained), "--at", "0,100", "--steps", "40"]) == 0
+    found = rows(trained / "analysis" / "tsne.csv")
+    assert [row["step"] for row in found] == ["0"] * 40 + ["100"] * 40
+    places = np.array([[float(row["x"]), float(row["y"])] for row in found])
+    assert np.isfinite(places).all()
+    assert len(np.unique(places, axis=0)) > 70
+    assert main(["figure", "tsne", str(trained), "--out", str(trained / "figures")]) == 0
+    assert main(["analyse", "tsne", str(trained), "--at", "30"]) == 2
+    assert "at = 30: no policy is kept of that step; the nearest is 20" in capsys.readouterr().err
+
+
+def test_a_video_is_written(trained, renders):
+    assert main(["video", str(trained), "--episodes", "2"]) == 0
+    found = sorted((trained / "videos").glob("*.mp4"))
+    assert [path.name for path in found] == ["step_00000160-episode-0.mp4", "step_00000160-episode-1.mp4"]
+    assert all(path.read_bytes()[4:8] == b"ftyp" for path in found)
+
+
+def test_a_report_shows_the_policy_at_work(trained, renders):
+    pictures = strips(read_all([trained]))
+    assert list(pictures) == [trained]
+    assert pictures[trained].startswith('<img src="data:image/jpeg;base64,/9j/')
+    picture, width = video.strip(trained, frames=4, width=80, height=60)
+    assert 80 < width <= 4 * 80
+    assert width % 80 == 0
+    assert picture[:2] == b"\xff\xd8"
+
+
+def test_without_a_renderer_one_line_says_what_to_install(trained, tmp_path):
+    env = os.environ | {"MUJOCO_GL": "osmesa", "PYOPENGL_PLATFORM": "osmesa"}
+    words = [sys.executable, "-m", "pdml"]
+    done = subprocess.run([*words, "video", str(trained)], capture_output=True, text=True, env=env, check=False)
+    if done.returncode == 0:
+        pytest.skip("osmesa renders on this machine")
+    assert done.returncode == 2
+    assert done.stderr.startswith("pdml: nothing can render here (MUJOCO_GL=osmesa: ")
+    assert "apt-get install libegl1" in done.stderr
+    assert done.stderr.count("\n") == 1
+    out = str(tmp_path / "r.html")
+    done = subprocess.run(
+        [*words, "report", str(trained), "--out", out], capture_output=True, text=True, env=env, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no pictures: nothing can render here" in (tmp_path / "r.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "extra"), [("moviepy", ["video"], "video"), ("sklearn", ["analyse", "tsne"], "analysis")]
+)
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(trained, package, words, extra, tmp_path):
+    code = (
+        f"import importlib.util as u, sys; sys.modules[{package!r}] = None; found = u.find_spec\n"
+        f"u.find_spec = lambda name, *a: None if name == {package!r} else found(name, *a)\n"
+        f"from pdml.cli import main; sys.exit(main({[*words, str(trained)]!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"pip install 'pdml[{extra}]'" in done.stderr

@@ -1,0 +1,199 @@
+"""Runs as they are read: what became of them, what they are called, and what is left of damaged files."""
+
+import os
+
+import numpy as np
+import pytest
+from fake_runs import write_run
+
+from pdml import runs
+from pdml.errors import UserError
+
+
+def labels(path):
+    return [run.label for run in runs.read_all([path])]
+
+
+def test_a_finished_run(tmp_path):
+    run = runs.read(write_run(tmp_path / "run", seed=3, returns=[1.0, 2.0], diagnose=True, steps=2000))
+    assert (run.status, run.message, run.problems) == ("done", "", ())
+    assert (run.config.env, run.config.method, run.config.seed) == ("Hopper-v5", "pdml", 3)
+    assert run.progress["steps_after_warmup"].tolist() == list(range(250, 2001, 250))
+    assert run.timing["seconds"][-1] == 800.0
+    assert run.diagnostics["step"].tolist() == [6000, 7000]
+    found = runs.returns(run)
+    assert (found.name, found.steps.tolist(), found.values.tolist()) == ("pdml seed 3", [1000, 2000], [1.0, 2.0])
+
+
+def test_a_run_is_done_at_its_last_step_even_if_nobody_wrote_so(tmp_path):
+    assert runs.read(write_run(tmp_path / "kept", finished=False)).status == "done"  # results are kept without DONE
+    assert runs.read(write_run(tmp_path / "short", returns=[1.0, 2.0, 3.0], finished=False)).status == "unfinished"
+    assert runs.read(write_run(tmp_path / "new", returns=[], finished=False)).status == "unfinished"
+
+
+def test_a_failed_run_says_why(tmp_path):
+    error = "FloatingPointError: the critic's loss is nan"
+    broken = runs.read(write_run(tmp_path / "a", returns=[1.0], finished=False, error=error))
+    assert (broken.status, broken.message) == ("failed", error)
+    at_the_end = runs.read(write_run(tmp_path / "b", finished=False, error="OSError: no space left"))
+    assert (at_the_end.status, at_the_end.message) == ("failed", "OSError: no space left")
+    (tmp_path / "a" / "error.txt").write_text("")
+    assert runs.read(tmp_path / "a").message == "no reason given"
+
+
+def test_every_run_below_a_directory_is_found_once(tmp_path, monkeypatch):
+    paths = [write_run(tmp_path / "x" / name) for name in ("b", "a/deep", "c")]
+    assert runs.find([tmp_path]) == sorted(paths)
+    monkeypatch.chdir(tmp_path)
+    assert len(runs.find([tmp_path, tmp_path / "x" / "b", paths[1].relative_to(tmp_path)])) == 3
+
+
+@pytest.mark.parametrize("name", ["nowhere", "empty", "file"])
+def test_what_is_no_run_is_refused(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("step,return\n")
+    write_run(tmp_path / "run")
+    with pytest.raises(UserError, match=f"{name}': no run there or below"):
+        runs.find([tmp_path / "run", tmp_path / name])
+
+
+def test_a_damaged_configuration_is_refused(tmp_path):
+    path = write_run(tmp_path / "run")
+    (path / "config.json").write_text((path / "config.json").read_text()[:100])
+    with pytest.raises(UserError, match="not a configuration written by this package"):
+        runs.read(path)
+
+
+def test_runs_are_called_by_their_method_while_nothing_else_differs(tmp_path):
+    for seed in (0, 1):
+        for method in ("sac", "mbpo", "pdml"):
+            write_run(tmp_path / f"{method}{seed}", method, seed=seed, eval_episodes=2 + seed)
+    found = runs.read_all([tmp_path])
+    assert [(run.label, run.config.seed) for run in found] == [
+        (method, seed) for method in ("pdml", "mbpo", "sac") for seed in (0, 1)
+    ]
+    assert {label: len(group) for label, group in runs.groups(found).items()} == {"pdml": 2, "mbpo": 2, "sac": 2}
+
+
+def test_a_label_names_only_what_differs_within_a_method(tmp_path):
+    shared = {"agent.gamma": 0.98}
+    write_run(tmp_path / "a", **shared, **{"mixture.rate": 0.1})
+    write_run(tmp_path / "b", **shared)
+    write_run(tmp_path / "c", "mbpo", **{"agent.gamma": 0.9})
+    assert labels(tmp_path) == ["pdml", "pdml mixture.rate=0.1", "mbpo"]
+    write_run(tmp_path / "d", **{"mixture.rate": 0.1})
+    assert labels(tmp_path) == [
+        "pdml agent.gamma=0.98",
+        "pdml agent.gamma=0.98 mixture.rate=0.1",
+        "pdml mixture.rate=0.1",
+        "mbpo",
+    ]
+
+
+def test_a_preset_is_named(tmp_path):
+    write_run(tmp_path / "a", "mbpo")
+    write_run(tmp_path / "b", "mbpo", preset="released")
+    assert labels(tmp_path) == ["mbpo", "mbpo preset=released"]
+
+
+def test_environments_do_not_share_labels(tmp_path):
+    write_run(tmp_path / "a", env="Hopper-v5", **{"mixture.rate": 0.1})
+    write_run(tmp_path / "b", env="Ant-v5")
+    found = runs.read_all([tmp_path])
+    assert [(run.config.env, run.label) for run in found] == [("Ant-v5", "pdml"), ("Hopper-v5", "pdml")]
+    with pytest.raises(UserError, match="runs of Ant-v5, Hopper-v5: one plot shows one environment"):
+        runs.one_environment(found)
+
+
+def damaged(path, name, text):
+    """Return the run after one of its files was overwritten."""
+    (path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return runs.read(path)
+
+
+def test_an_empty_csv_is_named_and_the_rest_kept(tmp_path):
+    path = write_run(tmp_path / "run")
+    run = damaged(path, "evaluations.csv", "")
+    assert run.problems == (f"{path / 'evaluations.csv'}: is empty",)
+    assert runs.returns(run).steps.shape == (0,)
+    assert len(run.progress["step"]) == 16
+    assert run.status == "done"
+
+
+def test_a_csv_with_a_head_alone_is_named(tmp_path):
+    path = write_run(tmp_path / "run")
+    run = damaged(path, "evaluations.csv", "step,episode,return,length\n")
+    assert run.problems == (f"{path / 'evaluations.csv'}: has a head and no rows",)
+    assert runs.returns(run).values.shape == (0,)
+
+
+def test_a_half_written_line_is_left_out_and_named(tmp_path):
+    path = write_run(tmp_path / "run", returns=[100.0, 200.0])
+    whole = (path / "evaluations.csv").read_text()
+    lines = whole.splitlines()
+    for cut in (3, 8, len(lines[-1])):  # without its end even a line that could be read is not known to be whole
+        run = damaged(path, "evaluations.csv", "\n".join([*lines[:-1], lines[-1][:cut]]))
+        assert run.problems == (f"{path / 'evaluations.csv'}: line 5 is half-written and was left out",)
+        assert runs.returns(run).values.tolist() == [100.0, 190.0]  # the one episode that is left of the second
+
+
+@pytest.mark.parametrize("line", ["6000,0,1.0", "6000,0,x,200", "", "\0\0\0", '6000,0,"1.0,200', "nan,0,1.0,200"])
+def test_a_damaged_line_is_left_out_and_named(tmp_path, line):
+    path = write_run(tmp_path / "run", returns=[100.0, 200.0, 300.0])
+    lines = (path / "evaluations.csv").read_text().splitlines()
+    run = damaged(path, "evaluations.csv", "\n".join([*lines[:2], line, *lines[3:], ""]))
+    assert run.problems == (f"{path / 'evaluations.csv'}: line 3 is damaged and was left out",)
+    assert runs.returns(run).values.tolist() == [90.0, 200.0, 300.0]
+
+
+@pytest.mark.parametrize("text", ["st", "step,epis", "\n", "7,0,1.0,200\n7,1,1.0,200\n", b"\xff\xfe\x00\x81"])
+def test_nothing_is_read_below_a_damaged_head(tmp_path, text):
+    path = write_run(tmp_path / "run")
+    run = damaged(path, "evaluations.csv", text)
+    assert run.problems == (f"{path / 'evaluations.csv'}: its head is damaged; nothing of it was read",)
+    assert runs.returns(run).steps.shape == (0,)
+
+
+def test_bytes_that_are_no_text_cost_their_line_only(tmp_path):
+    path = write_run(tmp_path / "run", returns=[100.0, 200.0])
+    whole = (path / "evaluations.csv").read_bytes().splitlines(keepends=True)
+    run = damaged(path, "evaluations.csv", b"".join([*whole[:2], b"\xff\xfe\x81\n", *whole[3:]]))
+    assert len(run.problems) == 1
+    assert runs.returns(run).values.tolist() == [90.0, 200.0]
+
+
+def test_a_file_that_is_not_there_is_no_problem(tmp_path):
+    path = write_run(tmp_path / "run")
+    for name in ("evaluations", "progress", "timing"):
+        (path / f"{name}.csv").unlink()
+    run = runs.read(path)
+    assert (run.status, run.problems, run.evaluations, run.diagnostics) == ("done", (), {}, {})
+    assert runs.diagnosed(run, "current_l2").steps.shape == (0,)
+
+
+def test_a_run_that_is_being_written_is_read_as_far_as_it_is(tmp_path):
+    """A line is appended in one write, so a reader beside the run sees whole lines."""
+    path = write_run(tmp_path / "run", returns=[100.0], finished=False)
+    before = runs.read(path)
+    with (path / "evaluations.csv").open("a") as file:
+        file.write("7000,0,5.0,200\n")
+    after = runs.read(path)
+    assert (before.problems, after.problems) == ((), ())
+    assert runs.returns(before).steps.tolist() == [1000]
+    assert runs.returns(after).steps.tolist() == [1000, 2000]
+
+
+def test_weights_of_blocks(tmp_path):
+    run = runs.read(write_run(tmp_path / "run", returns=[1.0], steps=1000))
+    found = runs.shares(run)
+    assert list(found) == [0, 250, 500, 750]
+    np.testing.assert_allclose(found[750]["model"], [0.1, 0.2, 0.3, 0.4], rtol=1e-6)
+    assert runs.shares(runs.read(write_run(tmp_path / "sac", "sac"))) == {}
+
+
+def test_a_damaged_block_is_named(tmp_path):
+    run = runs.read(write_run(tmp_path / "run"))
+    file = run.path / "blocks" / "step_00005250.safetensors"
+    os.truncate(file, 20)
+    with pytest.raises(UserError, match=r"step_00005250\.safetensors' cannot be read"):
+        runs.shares(run)
