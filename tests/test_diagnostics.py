@@ -65,22 +65,31 @@ def test_compounding_error_is_the_distance_along_the_same_actions(parts):
     np.testing.assert_allclose(found, np.arange(1, DEPTH + 1), rtol=1e-5)
 
 
-def test_beyond_the_longest_episode_the_compounding_error_is_not_a_number(parts):
+def test_each_depth_is_over_the_windows_whose_episode_lasts_so_long(parts):
+    """The state stands still but for the last episode, of 7 steps, which moves by 1 a step in each dimension."""
     rows = np.zeros((12, LAYOUT.width), np.float32)
-    episode = np.repeat([0, 1, 2], [3, 7, 2])
+    rows[5:, :4] = np.arange(7)[:, None]
+    rows[5:, 6:10] = rows[5:, :4] + 1.0
+    episode = np.repeat([0, 1, 2], [3, 2, 7])
     found = diagnosis(LAYOUT).compounding(still(parts, [0.0, 0.0, 0.0]), Probe(rows, episode))
+    starts, lengths = windows(episode)
+    for depth in range(1, DEPTH + 1):
+        lasting = starts[lengths >= depth]
+        expected = np.mean([2.0 * depth if start >= 5 else 0.0 for start in lasting]) if len(lasting) else np.nan
+        assert found[depth - 1] == pytest.approx(expected, nan_ok=True)
     assert np.isfinite(found[:7]).all()
     assert np.isnan(found[7:]).all()
 
 
-def test_windows_lie_inside_one_episode_and_are_spread_evenly():
-    episode = np.repeat(np.arange(4), [30, 5, 400, 25])
-    starts, length = windows(episode)
-    assert length == DEPTH
+def test_windows_are_spread_evenly_and_end_with_their_episode():
+    starts, lengths = windows(np.repeat(np.arange(4), [30, 5, 400, 25]))
     assert len(starts) == WINDOWS
-    assert all(episode[start] == episode[start + length - 1] for start in starts)
     assert starts[0] == 0
-    assert starts[-1] == 460 - length
+    assert starts[-1] == 459
+    assert np.ptp(np.diff(starts)) <= 1
+    assert lengths[0] == DEPTH
+    assert lengths[-1] == 1
+    assert lengths[starts.tolist().index(24)] == 6
 
 
 def test_the_reservoir_keeps_every_past_step_with_the_same_chance():

@@ -100,9 +100,53 @@ def test_a_damaged_csv_is_named_on_the_page_and_by_the_exit_code_and_the_rest_is
 
 def test_no_text_of_a_run_can_end_the_script_or_become_markup(tmp_path):
     write_run(tmp_path / "a</script><b>x", finished=False, error="</script><b>x</b>")
-    text = page(read_all([tmp_path]), {})
+    text = page(read_all([tmp_path]), {}, [])
     assert text.count("</script>") == 2
     assert "<b>x" not in text
+
+
+def test_seeds_that_end_at_different_steps_say_so_in_the_table(tmp_path):
+    write_run(tmp_path / "a", returns=(500.0, 1000.0), finished=False)
+    write_run(tmp_path / "b", seed=1, returns=(600.0, 1200.0, 1500.0, float("nan")))
+    main(["report", str(tmp_path), "--out", str(tmp_path / "r.html"), "--no-frames"])
+    text = (tmp_path / "r.html").read_text()
+    assert "<td>2,000 to 3,000</td><td>1,250</td>" in text
+    assert "pdml on Hopper-v5: seeds end at different steps, 2000 to 3000" in text
+    assert "its last return is not a number; the last that is one is taken" in text
+
+
+def test_an_evaluation_that_is_being_written_does_not_count(tmp_path, capsys):
+    run = write_run(tmp_path / "a", finished=False, returns=(500.0, 1000.0))
+    with (run / "evaluations.csv").open("a") as file:
+        file.write("8000,0,9999.0,200\n")
+    assert main(["report", str(run), "--out", str(tmp_path / "r.html"), "--no-frames"]) == 2
+    assert "step 8000 lacks episodes and was left out" in capsys.readouterr().err
+    assert data(tmp_path / "r.html")["panels"][0]["series"][0]["mean"] == [500.0, 1000.0]
+
+
+def test_a_run_that_cannot_be_read_does_not_take_the_others_along(tmp_path, capsys):
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", seed=1)
+    (tmp_path / "b" / "config.json").write_text("{")
+    block = sorted((tmp_path / "a" / "blocks").iterdir())[3]
+    block.write_bytes(block.read_bytes()[:40])
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "r.html"), "--no-frames"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "not a configuration written by this package" in lines[0]
+    assert f"{block}: is damaged and was left out" in lines[1]
+    heat = next(panel for panel in data(tmp_path / "r.html")["panels"] if panel["kind"] == "heat")
+    assert len(heat["xs"]) == 15
+
+
+def test_runs_with_other_settings_have_no_points_of_the_paper_and_say_what_differs(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path / str(seed), seed=seed, **{"mixture.rate": 0.7})
+    main(["report", str(tmp_path), "--out", str(tmp_path / "r.html"), "--no-frames"])
+    text = (tmp_path / "r.html").read_text()
+    assert data(tmp_path / "r.html")["panels"][0]["reference"] == []
+    assert "3,641" not in text
+    assert "pdml on Hopper-v5: all its runs have mixture.rate=0.7" in text
 
 
 def test_twenty_runs_of_125_evaluations_are_quick_and_small(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fake_runs import write_run
 
-from pdml import runs
+from pdml import checkpoint, runs
 from pdml.errors import UserError
 
 
@@ -133,8 +133,11 @@ def test_a_half_written_line_is_left_out_and_named(tmp_path):
     lines = whole.splitlines()
     for cut in (3, 8, len(lines[-1])):  # without its end even a line that could be read is not known to be whole
         run = damaged(path, "evaluations.csv", "\n".join([*lines[:-1], lines[-1][:cut]]))
-        assert run.problems == (f"{path / 'evaluations.csv'}: line 5 is half-written and was left out",)
-        assert runs.returns(run).values.tolist() == [100.0, 190.0]  # the one episode that is left of the second
+        assert run.problems == (
+            f"{path / 'evaluations.csv'}: line 5 is half-written and was left out",
+            f"{path / 'evaluations.csv'}: step 7000 lacks episodes and was left out",
+        )
+        assert runs.returns(run).values.tolist() == [100.0]
 
 
 @pytest.mark.parametrize("line", ["6000,0,1.0", "6000,0,x,200", "", "\0\0\0", '6000,0,"1.0,200', "nan,0,1.0,200"])
@@ -168,32 +171,38 @@ def test_a_file_that_is_not_there_is_no_problem(tmp_path):
         (path / f"{name}.csv").unlink()
     run = runs.read(path)
     assert (run.status, run.problems, run.evaluations, run.diagnostics) == ("done", (), {}, {})
-    assert runs.diagnosed(run, "current_l2").steps.shape == (0,)
+    assert runs.column(run, run.diagnostics, "current_l2").steps.shape == (0,)
 
 
 def test_a_run_that_is_being_written_is_read_as_far_as_it_is(tmp_path):
-    """A line is appended in one write, so a reader beside the run sees whole lines."""
+    """An evaluation is appended in one write; one that lacks episodes all the same does not count."""
     path = write_run(tmp_path / "run", returns=[100.0], finished=False)
-    before = runs.read(path)
     with (path / "evaluations.csv").open("a") as file:
-        file.write("7000,0,5.0,200\n")
-    after = runs.read(path)
-    assert (before.problems, after.problems) == ((), ())
-    assert runs.returns(before).steps.tolist() == [1000]
-    assert runs.returns(after).steps.tolist() == [1000, 2000]
+        file.write("7000,0,5.0,200\n7000,1,7.0,200\n8000,0,5.0,200\n")
+    run = runs.read(path)
+    assert run.problems == (f"{path / 'evaluations.csv'}: step 8000 lacks episodes and was left out",)
+    assert runs.returns(run).steps.tolist() == [1000, 2000]
+    assert runs.returns(run).values.tolist() == [100.0, 6.0]
 
 
 def test_weights_of_blocks(tmp_path):
     run = runs.read(write_run(tmp_path / "run", returns=[1.0], steps=1000))
-    found = runs.shares(run)
-    assert list(found) == [0, 250, 500, 750]
-    np.testing.assert_allclose(found[750]["model"], [0.1, 0.2, 0.3, 0.4], rtol=1e-6)
-    assert runs.shares(runs.read(write_run(tmp_path / "sac", "sac"))) == {}
+    files = runs.block_files(run)
+    assert list(files) == [0, 250, 500, 750]
+    np.testing.assert_allclose(runs.block_weights(run, files[750]), [0.1, 0.2, 0.3, 0.4], rtol=1e-6)
+    assert runs.block_files(runs.read(write_run(tmp_path / "sac", "sac"))) == {}
+    os.truncate(files[250], 20)
+    assert runs.block_weights(run, files[250]) is None
 
 
-def test_a_damaged_block_is_named(tmp_path):
-    run = runs.read(write_run(tmp_path / "run"))
-    file = run.path / "blocks" / "step_00005250.safetensors"
-    os.truncate(file, 20)
-    with pytest.raises(UserError, match=r"step_00005250\.safetensors' cannot be read"):
-        runs.shares(run)
+def test_where_only_the_starts_are_weighted_their_weights_are_shown(tmp_path):
+    file = tmp_path / "step_00005000.safetensors"
+    arrays = {"model": np.array([1.0], np.float32), "starts": np.array([2.0], np.float32)}
+    checkpoint.write_arrays(file, arrays, {})
+    for method, changes, expected in (
+        ("pdml", {}, 1.0),
+        ("pdml-starts-only", {}, 2.0),
+        ("pdml", {"mixture.misaligned": True}, 2.0),
+    ):
+        run = runs.read(write_run(tmp_path / f"{method}{len(changes)}", method, **changes))
+        assert runs.block_weights(run, file).tolist() == [expected]

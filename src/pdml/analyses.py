@@ -3,44 +3,54 @@
 [Wang et al. 2023, Sec. 3 and its appendices]. A running run will do, as far as it has got.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import gymnasium
 import jax
 import numpy as np
 
 from pdml import checkpoint, reference, rundir
-from pdml.algorithm import Parts, wire
+from pdml.algorithm import Parts
 from pdml.config import Config, change
-from pdml.diagnostics import collect, diagnosis
-from pdml.envs import make_env
+from pdml.diagnostics import Probe, collect, diagnosis
 from pdml.errors import UserError
 from pdml.history import flat_form
 from pdml.methods import World
 from pdml.nets import Mlp
 from pdml.randomness import Purpose, key
 from pdml.replay import Replay
-from pdml.runner import layout_of
+from pdml.runner import build
+from pdml.runs import Row
 from pdml.settings import check, read_config
-from pdml.termination import RULES
+from pdml.transition import Layout
 from pdml.tree import unflatten
-
-Row = dict[str, Any]
 
 
 class Opened(NamedTuple):
-    """A run whose parts are wired again."""
+    """A run whose parts are wired again, with an environment for fresh steps."""
 
     path: Path
     config: Config
+    env: gymnasium.Env
+    layout: Layout
     parts: Parts
 
+    def fresh(self, actor: Mlp, step: int, count: int) -> Probe:
+        """Take fresh stochastic steps of a policy."""
+        act = self.parts.act
+        return collect(self.layout, self.env, lambda obs, draw: act(actor, obs, draw), self.config.seed, step, count)
 
-def opened(path: Path, changes: dict[str, Any] | None = None) -> Opened:
+
+@contextmanager
+def opened(path: Path, changes: dict[str, Any] | None = None) -> Iterator[Opened]:
     """Wire a run's configuration, with some settings changed."""
     config = change(check(read_config(rundir.require(path) / "config.json")), changes or {})
-    return Opened(path, config, wire(config, layout_of(config), RULES[reference.task_of(config.env)]))
+    env, layout, parts = build(config)
+    with closing(env):
+        yield Opened(path, config, env, layout, parts)
 
 
 def converged(
@@ -52,41 +62,42 @@ def converged(
     after, the error is measured on fresh steps of the archived policy.
 
     Args:
-        steps: Archived steps, warm-up included; by default all.
+        steps: Archived steps, after warm-up; by default all.
     """
-    run = opened(path, {"dynamics.patience": patience, "dynamics.improvement": 1e-3, "dynamics.max_epochs": max_epochs})
-    if run.parts.recipe.world is None:
-        raise UserError(f"run = '{path}': method '{run.config.method}' has no model")
-    known = {int(file.stem.removeprefix("step_")): file for file in sorted((path / "archive").glob("*.safetensors"))}
-    if not known:
-        raise UserError(f"run = '{path}': nothing archived; train with --archive-at STEPS")
-    for step in steps:
-        if step not in known:
-            raise UserError(f"at = {step}: not archived; there are {', '.join(map(str, known))}")
-    return [_converge(run, known[step], step, fresh) for step in (steps or known)]
+    changes = {"dynamics.patience": patience, "dynamics.improvement": 1e-3, "dynamics.max_epochs": max_epochs}
+    with opened(path, changes) as run:
+        if run.parts.recipe.world is None:
+            raise UserError(f"run = '{path}': method '{run.config.method}' has no model")
+        known = archives(run)
+        if not known:
+            raise UserError(f"run = '{path}': nothing archived; train with --archive-at STEPS")
+        for step in steps:
+            if step not in known:
+                raise UserError(f"at = {step}: not archived; there are {', '.join(map(str, known))}")
+        return [_converge(run, known[step], step, fresh) for step in (steps or known)]
 
 
-def _converge(run: Opened, file: Path, step: int, fresh: int) -> Row:
-    layout = layout_of(run.config)
+def archives(run: Opened) -> dict[int, Path]:
+    """Return the archived states, by steps after warm-up."""
+    found = sorted((run.path / "archive").glob("step_*.safetensors"))
+    return {int(file.stem.removeprefix("step_")) - run.config.warmup_steps: file for file in found}
+
+
+def _converge(run: Opened, file: Path, learned: int, fresh: int) -> Row:
     agent, dynamics = run.parts.recipe.agent, cast(World, run.parts.recipe.world).dynamics
-    arrays, _ = checkpoint.read_arrays(file)
-    try:
-        state = unflatten(agent.init(key(0, Purpose.AGENT_INIT)), arrays, "agent")
-        model = unflatten(dynamics.init(key(0, Purpose.MODEL_INIT)), arrays, "model")
-    except ValueError as error:
-        raise UserError(f"'{file}' does not belong to its run's configuration ({error})") from None
-    replay = Replay(layout, run.config.replay_capacity)
+    arrays, note = checkpoint.read_arrays(file)
+    state = _restored(agent.init(key(0, Purpose.AGENT_INIT)), arrays, "agent", file)
+    model = _restored(dynamics.init(key(0, Purpose.MODEL_INIT)), arrays, "model", file)
+    replay = Replay(run.layout, run.config.replay_capacity)
     replay.restore(checkpoint.section(arrays, "replay."))
-    measure, env = diagnosis(layout), make_env(run.config.env)
-    probe = collect(layout, env, lambda obs, draw: run.parts.act(state.actor, obs, draw), run.config.seed, step, fresh)
-    env.close()
+    measure, real = diagnosis(run.layout), replay.stored()
+    probe = run.fresh(state.actor, note["step"], fresh)
     before = measure.errors(model, probe.rows)
-    real = replay.stored()
-    model, fitted = dynamics.fit(model, real, np.full(len(real.rows), 1.0 / len(real.rows)), state, step)
+    alike = np.full(len(real.rows), 1.0 / len(real.rows))
+    model, fitted = dynamics.fit(model, real, alike, state, note["step"])
     after = measure.errors(model, probe.rows)
-    learned = step - run.config.warmup_steps
     return {
-        "step": step,
+        "step": note["step"],
         "steps_after_warmup": learned,
         "rows": len(real.rows),
         "fresh_steps": fresh,
@@ -101,13 +112,20 @@ def _converge(run: Opened, file: Path, step: int, fresh: int) -> Row:
     }
 
 
+def _restored(template: Any, arrays: dict[str, np.ndarray], prefix: str, file: Path) -> Any:
+    try:
+        return unflatten(template, arrays, prefix)
+    except ValueError as error:
+        raise UserError(f"'{file}' does not belong to its run's configuration ({error})") from None
+
+
 def snapshots(run: Opened) -> dict[int, Callable[[], Mlp]]:
     """Return the policies that are kept, by steps after warm-up: every block's, and those archived."""
     agent = run.parts.recipe.agent.init(key(0, Purpose.AGENT_INIT))
-    found: dict[int, Callable[[], Mlp]] = {}
-    for file in sorted((run.path / "archive").glob("*.safetensors")):
-        step = int(file.stem.removeprefix("step_")) - run.config.warmup_steps
-        found[step] = lambda file=file: unflatten(agent.actor, checkpoint.read_arrays(file)[0], "agent.actor")
+    found: dict[int, Callable[[], Mlp]] = {
+        step: lambda file=file: _restored(agent.actor, checkpoint.read_arrays(file)[0], "agent.actor", file)
+        for step, file in archives(run).items()
+    }
     saved = sorted((run.path / "checkpoints").glob("step_*.safetensors"))
     if saved:
         flat = checkpoint.read_arrays(saved[-1])[0]["history.snapshots"]
@@ -127,27 +145,24 @@ def visitation(path: Path, steps: Sequence[int] = (), fresh: int = 1000, seed: i
         from sklearn.manifold import TSNE
     except ImportError:
         raise UserError("t-SNE needs scikit-learn: pip install 'pdml[analysis]'") from None
-    run = opened(path)
-    known = snapshots(run)
-    if not known:
-        raise UserError(f"run = '{path}': keeps no policies yet; they come with --archive-at or at the end of the run")
-    order = sorted(known)
-    chosen = list(steps) or [order[i] for i in np.unique(np.linspace(0, len(order) - 1, 5).round().astype(int))]
-    for step in chosen:
-        if step not in known:
-            near = min(order, key=lambda other, step=step: abs(other - step))
-            raise UserError(f"at = {step}: no policy is kept of that step; the nearest is {near}")
-    layout, env, points, origin = layout_of(run.config), make_env(run.config.env), [], []
-    for step in chosen:
-        actor = known[step]()
-        probe = collect(
-            layout, env, lambda obs, draw, actor=actor: run.parts.act(actor, obs, draw), run.config.seed, step, fresh
-        )
-        points.append(layout.inputs(probe.rows))
-        origin += [step] * len(probe.rows)
-    env.close()
+    with opened(path) as run:
+        known = snapshots(run)
+        chosen = _chosen(path, sorted(known), steps)
+        points = [run.layout.inputs(run.fresh(known[step](), step, fresh).rows) for step in chosen]
     data = np.concatenate(points).astype(np.float64)
     data = (data - data.mean(axis=0)) / np.maximum(data.std(axis=0), 1e-8)
     perplexity = min(30.0, (len(data) - 1) / 3.0)
     placed = TSNE(n_components=2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(data)
+    origin = np.repeat(chosen, fresh).tolist()
     return [{"step": step, "x": float(x), "y": float(y)} for step, (x, y) in zip(origin, placed, strict=True)]
+
+
+def _chosen(path: Path, known: list[int], wanted: Sequence[int]) -> list[int]:
+    """Return the wanted steps if all are known; by default five of the known, evenly spread."""
+    if not known:
+        raise UserError(f"run = '{path}': keeps no policies yet; they come with --archive-at or at the end of the run")
+    for step in wanted:
+        if step not in known:
+            near = min(known, key=lambda other, step=step: abs(other - step))
+            raise UserError(f"at = {step}: no policy is kept of that step; the nearest is {near}")
+    return list(wanted) or [known[i] for i in np.unique(np.linspace(0, len(known) - 1, 5).round().astype(int))]

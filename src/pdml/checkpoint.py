@@ -89,7 +89,8 @@ def load(path: Path, config: Config, layout: Layout, parts: Parts, env: gymnasiu
     state.replay.restore(section(arrays, "replay."))
     state.history.restore(section(arrays, "history."))
     state.mixing.restore(section(arrays, "mixing."))
-    state.probes.restore(section(arrays, "probes."))
+    if "probes.rows" in arrays:  # older states have none
+        state.probes.restore(section(arrays, "probes."))
     state.log = BlockLog(**{**note["log"], "finished": _episodes(note["log"]["finished"])})
     state.recent = _episodes(note["recent"])
     state.episode = Episode(

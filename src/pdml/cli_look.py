@@ -42,14 +42,19 @@ def _figure(options: argparse.Namespace) -> int:
 
     threshold = None if options.threshold is None else number("threshold", options.threshold)
     wishes = figures.Wishes(_steps(options.at), threshold, whole("seed", options.seed, least=0))
-    runs = read_all(options.paths)
-    code = report_problems(problem for run in runs for problem in run.problems)
-    paths, table = figures.save(options.name, runs, options.out, wishes)
+    problems: list[str] = []
+    runs = read_all(options.paths, problems)
+    problems += [problem for run in runs for problem in run.problems]
+    try:
+        paths, table = figures.save(options.name, runs, options.out, wishes)
+    except UserError:
+        _name(problems)
+        raise
     for note in table.notes:
         print(f"note: {note}")
     for path in paths:
         print(path)
-    return max(code, report_problems(table.problems))
+    return _name([*problems, *table.problems])
 
 
 def _report_parser(parser: argparse.ArgumentParser) -> None:
@@ -64,17 +69,18 @@ def _report(options: argparse.Namespace) -> int:
     from pdml import report
     from pdml.runs import read_all
 
-    runs = read_all(options.paths)
+    problems: list[str] = []
+    runs = read_all(options.paths, problems)
     if not options.no_frames:
         from pdml.device import prepare
 
         prepare()
-    size = report.write(runs, options.out, frames=not options.no_frames)
+    size = report.write(runs, options.out, problems, frames=not options.no_frames)
     print(f"{options.out} ({size / 1e6:.1f} MB, {len(runs)} runs)")
-    return report_problems(problem for run in runs for problem in run.problems)
+    return _name(problems)
 
 
-def report_problems(problems: Iterable[str]) -> int:
+def _name(problems: Iterable[str]) -> int:
     """Name what could not be read; the exit code says whether there was anything."""
     code = 0
     for problem in problems:
@@ -119,7 +125,9 @@ def _analyse_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", metavar="N", default="1000", help="fresh steps of each policy (default: 1000)")
     parser.add_argument("--seed", metavar="S", default="0", help="of t-SNE, or of the random MDPs (default: 0)")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="where to (default: analysis in the run; theory: .)")
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, help="theory: keep its rows as csv there; the others keep theirs in the run"
+    )
     parser.set_defaults(run=_analyse)
 
 
@@ -128,6 +136,8 @@ def _analyse(options: argparse.Namespace) -> int:
     fresh = whole("steps", options.steps)
     if options.what == "theory":
         return _theory(options, seed)
+    if options.out is not None:
+        raise UserError(f"--out belongs to pdml analyse theory; {options.what} keeps its rows in the run")
     if options.path is None:
         raise UserError(f"pdml analyse {options.what} needs a run: pdml analyse {options.what} RUN")
     from pdml.device import prepare
@@ -142,7 +152,7 @@ def _analyse(options: argparse.Namespace) -> int:
         rows = analyses.converged(options.path, at, fresh=fresh)
     else:
         rows = analyses.visitation(options.path, at, fresh, seed)
-    _keep(rows, (options.out or options.path / "analysis") / f"{options.what}.csv")
+    _keep(rows, options.path / "analysis" / f"{options.what}.csv")
     return 0
 
 

@@ -109,32 +109,27 @@ def diagnosis(layout: Layout) -> Diagnosis:
     def compounding(model: ModelState, probe: Probe) -> Float[np.ndarray, " depth"]:
         """Return the mean length of the difference after 1, 2, ... steps of the same actions from the same state.
 
-        Windows lie inside one episode. Where no episode has `DEPTH` steps, they are as long as the longest, and what
-        lies beyond is not a number.
+        At each depth over the windows whose episode lasts so long; not a number where none does.
         """
-        starts, length = windows(probe.episode)
-        rows = np.zeros((DEPTH, WINDOWS, layout.width), np.float32)
-        rows[:length, : len(starts)] = probe.rows[starts[None] + np.arange(length)[:, None]]
-        batch = layout.unpack(jnp.asarray(rows))
+        starts, lengths = windows(probe.episode)
+        places = np.minimum(starts[None] + np.arange(DEPTH)[:, None], len(probe.rows) - 1)
+        batch = layout.unpack(jnp.asarray(probe.rows[places]))
         states = np.asarray(followed(model, batch.obs[0], batch.action))
         distance = np.linalg.norm((states - np.asarray(batch.next_obs)).astype(np.float64), axis=-1)
-        result = np.full(DEPTH, np.nan)
-        result[:length] = distance[:length, : len(starts)].mean(axis=1)
-        return result
+        inside = np.arange(DEPTH)[:, None] < lengths[None]
+        total = np.where(inside, distance, 0.0).sum(axis=1)
+        return np.where(inside.any(axis=1), total, np.nan) / np.maximum(inside.sum(axis=1), 1)
 
     return Diagnosis(
         lambda env, act, seed, step, count: collect(layout, env, act, seed, step, count), errors, compounding
     )
 
 
-def windows(episode: Int[np.ndarray, " n"], count: int = WINDOWS, depth: int = DEPTH) -> tuple[np.ndarray, int]:
-    """Return evenly spread starts of stretches that lie inside one episode, and the stretches' length."""
-    last = np.searchsorted(episode, episode, side="right")
-    room = last - np.arange(len(episode))
-    length = min(depth, int(room.max()))
-    starts = np.flatnonzero(room >= length)
-    chosen = np.unique(np.linspace(0, len(starts) - 1, count).round().astype(int))
-    return starts[chosen], length
+def windows(episode: Int[np.ndarray, " n"]) -> tuple[Int[np.ndarray, " windows"], Int[np.ndarray, " windows"]]:
+    """Return evenly spread starts, and how many steps from each lie in its episode, at most `DEPTH`."""
+    starts = np.linspace(0, len(episode) - 1, WINDOWS).round().astype(int)
+    ends = np.searchsorted(episode, episode[starts], side="right")
+    return starts, np.minimum(ends - starts, DEPTH)
 
 
 def collect(layout: Layout, env: gymnasium.Env, act: Callable[..., Array], seed: int, step: int, count: int) -> Probe:

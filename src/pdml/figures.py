@@ -37,9 +37,6 @@ STYLE: dict[str, Any] = {
 MOST_COLUMNS = 4
 """Panels beside each other."""
 
-STEP_STYLES = ("-", "--", ":", "-.")
-"""Lines of one curve at several steps."""
-
 
 class Wishes(NamedTuple):
     """What a person may choose beyond the runs."""
@@ -62,6 +59,8 @@ def save(kind_name: str, runs: Sequence[Run], out: Path, wishes: Wishes) -> tupl
     """Draw a figure of some runs and write it three times: png, pdf, and its rows as csv."""
     kind = KINDS[kind_name]
     table = kind.rows(runs, wishes)
+    if not table.rows and table.problems:
+        raise UserError("; ".join(table.problems))
     if not table.rows:
         raise UserError(f"figure = '{kind_name}': the runs have nothing to draw yet ({'; '.join(table.notes)})")
     try:
@@ -119,10 +118,11 @@ def _dashes(look: Look) -> Any:
     return (0, tuple(float(length) for length in look.dash.split())) if look.dash else "-"
 
 
-def _band(axis: Axes, rows: list[Row], x: str, look: Look, text: str, style: Any = None) -> None:
+def _band(axis: Axes, rows: list[Row], x: str, look: Look, text: str) -> None:
     """Draw a mean and its interval; points of one seed have none."""
     place = _column(rows, x)
-    axis.plot(place, _column(rows, "mean"), color=look.color, linestyle=style or _dashes(look), label=text)
+    alone = "o" if np.isfinite(_column(rows, "mean")).sum() == 1 else None
+    axis.plot(place, _column(rows, "mean"), color=look.color, linestyle=_dashes(look), label=text, marker=alone)
     axis.fill_between(place, _column(rows, "low"), _column(rows, "high"), color=look.color, alpha=0.18, linewidth=0)
 
 
@@ -145,10 +145,12 @@ def draw_curves(rows: list[Row]) -> Figure:
             seeds = max(row["seeds"] for row in ours)
             _band(axis, ours, "step", look, f"{curve} ({seeds} seed{'s' if seeds > 1 else ''})")
         if paper:
+            mean = _column(paper, "mean")
             axis.errorbar(
                 _column(paper, "step"),
-                _column(paper, "mean"),
+                mean,
                 xerr=_column(paper, "half_bin"),
+                yerr=np.nan_to_num([mean - _column(paper, "low"), _column(paper, "high") - mean]),
                 color=look.color,
                 linestyle=":",
                 marker="o",
@@ -170,32 +172,37 @@ def draw_curves(rows: list[Row]) -> Figure:
 
 
 def draw_errors(rows: list[Row]) -> Figure:
-    """Draw current errors solid and overall errors dashed."""
-    figure, (axis,) = _canvas()
-    for curve, look in looks(_names(rows)).items():
-        for kind, style in (("current", "-"), ("overall", "--")):
-            _band(axis, _of(rows, curve=curve, error=kind), "step", look, f"{curve}, {kind}", style)
-    axis.set_xlabel("real steps after warm-up")
-    axis.set_ylabel("one-step error of the state (L2)")
-    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-    _focus(axis, rows)
-    axis.legend(fontsize=8)
+    """Draw the error on the current policy, and that on all policies so far beside it."""
+    figure, axes = _canvas(panels=2)
+    colors = looks(_names(rows))
+    for axis, (kind, title) in zip(
+        axes, (("current", "current policy"), ("overall", "all policies so far")), strict=True
+    ):
+        for curve, look in colors.items():
+            _band(axis, _of(rows, curve=curve, error=kind), "step", look, curve)
+        axis.set_title(title)
+        axis.set_xlabel("real steps after warm-up")
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+        _focus(axis, rows)
+    axes[0].set_ylabel("one-step error of the state (L2)")
+    axes[0].legend(fontsize=8)
     return figure
 
 
 def draw_compounding(rows: list[Row]) -> Figure:
-    """Draw the error over the depth of a rollout."""
-    figure, (axis,) = _canvas()
-    for curve, look in looks(_names(rows)).items():
-        for i, step in enumerate(_names(rows, "step")):
-            found = _of(rows, curve=curve, step=step)
-            if found:
-                _band(axis, found, "depth", look, f"{curve}, step {step}", STEP_STYLES[i % len(STEP_STYLES)])
-    axis.set_xlabel("depth of the rollout")
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.set_ylabel("error of the state (L2)")
-    _focus(axis, rows)
-    axis.legend(fontsize=8)
+    """Draw the error over the depth of a rollout, a panel a step."""
+    steps = _names(rows, "step")
+    figure, axes = _canvas(panels=len(steps))
+    colors = looks(_names(rows))
+    for axis, step in zip(axes, steps, strict=True):
+        for curve, look in colors.items():
+            _band(axis, _of(rows, curve=curve, step=step), "depth", look, curve)
+        axis.set_title(f"step {step}")
+        axis.set_xlabel("depth of the rollout")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _focus(axis, _of(rows, step=step))
+    axes[0].set_ylabel("error of the state (L2)")
+    axes[0].legend(fontsize=8)
     return figure
 
 
@@ -227,8 +234,10 @@ def draw_heatmap(rows: list[Row]) -> Figure:
     shares = _column(rows, "share")
     low = max(float(shares[shares > 0].min(initial=1.0)), 1e-6)
     norm = LogNorm(low, max(float(shares.max()), 10.0 * low))
-    for axis, (curve, seed) in zip(axes, runs, strict=True):
-        found = _of(rows, curve=curve, seed=seed)
+    by_run: dict[tuple, list[Row]] = {run: [] for run in runs}
+    for row in rows:
+        by_run[row["curve"], row["seed"]].append(row)
+    for axis, ((curve, seed), found) in zip(axes, by_run.items(), strict=True):
         steps = sorted({row["step"] for row in found})
         grid = np.full((max(row["policy"] for row in found) + 1, len(steps)), np.nan)
         column = {step: i for i, step in enumerate(steps)}

@@ -9,17 +9,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pdml import stats, tables
 from pdml.errors import UserError
 from pdml.look import looks
 from pdml.rundir import package_version
-from pdml.runs import Row, Run, differences, groups, name
-from pdml.stats import Series
+from pdml.runs import Row, Run, block_files, column, differences, groups, name
 from pdml.timing import PHASES
 
-HEAT_BYTES = 2_500_000
+HEAT_BYTES = 4_000_000
 """Room for heat maps in a page."""
 
 MOST_STRIPS = 4
@@ -28,9 +25,14 @@ MOST_STRIPS = 4
 STEPS_TEXT = "real steps after warm-up"
 
 
-def write(runs: Sequence[Run], out: Path, frames: bool = True) -> int:
-    """Write the page; return its size in bytes."""
-    text = page(runs, strips(runs) if frames else {})
+def write(runs: Sequence[Run], out: Path, problems: list[str], frames: bool = True) -> int:
+    """Write the page; return its size in bytes.
+
+    Args:
+        problems: What could not be read; takes up what is found on the way.
+    """
+    problems += [problem for run in runs for problem in run.problems]
+    text = page(runs, strips(runs) if frames else {}, problems)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")
@@ -39,7 +41,7 @@ def write(runs: Sequence[Run], out: Path, frames: bool = True) -> int:
     return len(text.encode())
 
 
-def page(runs: Sequence[Run], pictures: dict[Path, str]) -> str:
+def page(runs: Sequence[Run], pictures: dict[Path, str], problems: list[str]) -> str:
     """Return the html of a report.
 
     Args:
@@ -47,7 +49,8 @@ def page(runs: Sequence[Run], pictures: dict[Path, str]) -> str:
     """
     envs = sorted({run.config.env for run in runs})
     panels: list[Row] = []
-    sections = [_section([run for run in runs if run.config.env == env], panels, pictures) for env in envs]
+    by_env = [[run for run in runs if run.config.env == env] for env in envs]
+    sections = [_section(of_env, panels, pictures, problems) for of_env in by_env]
     shown = looks(run.label for run in runs)
     methods = [{"name": curve, "label": curve, "color": look.color, "dash": look.dash} for curve, look in shown.items()]
     data = json.dumps(_finite({"methods": methods, "panels": panels}), allow_nan=False).replace("<", "\\u003c")
@@ -61,7 +64,7 @@ def page(runs: Sequence[Run], pictures: dict[Path, str]) -> str:
 <p class="lead">{_summary(runs)}</p>
 <div id="legend"></div>
 {"".join(sections)}
-{_problems(runs)}
+{_problems(problems)}
 <footer>Written by pdml {package_version("pdml")} from the csv files of the runs. Steps count from the end of the
 warm-up. Bands are 95 % intervals (Student) of the mean over seeds. Hollow points are the paper's, each with the bin in
 which it may belong, as far as the runs go.</footer>
@@ -81,23 +84,24 @@ def _badge(status: str, text: str) -> str:
     return f'<span class="status-{status}">{escape(text)}</span>'
 
 
-def _section(runs: list[Run], panels: list[Row], pictures: dict[Path, str]) -> str:
+def _section(runs: list[Run], panels: list[Row], pictures: dict[Path, str], problems: list[str]) -> str:
     """Write all about one environment, and add its panels."""
     env = runs[0].config.env
     notes: list[str] = []
-    figures = [_returns(env, runs, panels, notes)]
-    figures += _errors(env, runs, panels, notes)
-    heat = _heat_maps(env, runs, panels, notes)
+    parts = [
+        f'<h2 id="{escape(env)}">{escape(env)}</h2>',
+        _finals(runs, notes),
+        f'<div class="panels">{_returns(env, runs, panels, notes)}{"".join(_errors(env, runs, panels, notes))}</div>',
+        _weights(_heat_maps(env, runs, panels, notes, problems)),
+        _strips(runs, pictures),
+        _timing(runs, notes),
+        _settings(runs),
+        _runs(runs),
+    ]
     listed = "".join(f"<li>{escape(note)}</li>" for note in dict.fromkeys(notes))
-    return f"""<h2 id="{escape(env)}">{escape(env)}</h2>
-{_finals(runs, notes)}
-<div class="panels">{"".join(figures)}</div>
-{_weights(heat)}
-{_strips(runs, pictures)}
-{_timing(runs)}
-{_settings(runs)}
-{_runs(runs)}
-{f'<details><summary>What was left out</summary><ul class="note">{listed}</ul></details>' if listed else ""}"""
+    if listed:
+        parts.append(f'<details><summary>Notes on these numbers</summary><ul class="note">{listed}</ul></details>')
+    return "\n".join(parts)
 
 
 def _table(caption: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -117,7 +121,7 @@ def _finals(runs: list[Run], notes: list[str]) -> str:
         (
             escape(row["curve"]),
             str(row["seeds"]),
-            f"{row['step']:,}",
+            f"{row['step']:,}" if row["first_step"] == row["step"] else f"{row['first_step']:,} to {row['step']:,}",
             _number(row["mean"]),
             f"{_number(row['low'])} to {_number(row['high'])}" if row["seeds"] > 1 else "–",
             "–" if row["paper"] is None else f"{_number(row['paper'])} at {row['paper_step'] / 1000:.0f}k",
@@ -166,7 +170,7 @@ def _returns(env: str, runs: list[Run], panels: list[Row], notes: list[str]) -> 
         panels,
         panel | {"series": _series(ours, "step"), "reference": known},
         "Return",
-        "Mean return of the evaluations of the deterministic policy.",
+        "Mean return of each evaluation.",
     )
 
 
@@ -175,7 +179,7 @@ def _errors(env: str, runs: list[Run], panels: list[Row], notes: list[str]) -> l
     result = []
     rows: list[Row] = []
     for curve, group in groups(runs).items():
-        seeds = [_progress(run, "model/holdout_error") for run in group]
+        seeds = [column(run, run.progress, "model/holdout_error") for run in group]
         if any(len(one.steps) for one in seeds):
             rows += tables.curve_rows(curve, group[0].config.method, stats.over_seeds(seeds))
     panel = {"kind": "curves", "x": STEPS_TEXT, "log": True, "reference": []}
@@ -207,33 +211,27 @@ def _errors(env: str, runs: list[Run], panels: list[Row], notes: list[str]) -> l
     return result
 
 
-def _progress(run: Run, column: str) -> Series:
-    if column not in run.progress:
-        return Series(name(run), np.zeros(0, int), np.zeros(0))
-    return Series(name(run), run.progress["steps_after_warmup"].astype(int), run.progress[column])
-
-
-def _heat_maps(env: str, runs: list[Run], panels: list[Row], notes: list[str]) -> list[str]:
+def _heat_maps(env: str, runs: list[Run], panels: list[Row], notes: list[str], problems: list[str]) -> list[str]:
     """Add the weights of the first seed of each method that weighs rows, while there is room."""
     result = []
     for curve, group in groups(runs).items():
-        run = group[0]
-        try:
-            found = tables.weight_history([run])
-        except UserError:
+        kept = [run for run in group if block_files(run)]
+        if not kept:
             continue
+        run, found = kept[0], tables.weight_history(kept[:1], most=100)
+        problems += found.problems
         columns: dict[int, list[float]] = {}
         for row in found.rows:
             columns.setdefault(row["step"], []).append(float(f"{row['share']:.3g}"))
         panel: Row = {"id": f"{env}/weights/{curve}", "kind": "heat", "x": STEPS_TEXT, "value": "share of the block"}
-        panel |= {"y": "policy", "xs": list(columns), "rows": max(map(len, columns.values()))}
+        panel |= {"y": "policy", "xs": list(columns), "rows": max(map(len, columns.values()), default=0)}
         panel |= {"columns": list(columns.values())}
         used = sum(len(json.dumps(other)) for other in panels if other["kind"] == "heat")
         if used + len(json.dumps(panel)) > HEAT_BYTES:
             notes.append(f"{curve}: no heat map, to keep the page small; pdml figure heatmap draws it")
             continue
         notes += found.notes
-        text = "Share of each block of rows, by the policy that collected it, in model learning; 0 is the warm-up."
+        text = "Share of each block of rows, by the policy that collected it; 0 is the warm-up."
         result.append(_panel(panels, panel, f"Weights of {name(run)}", text))
     return result
 
@@ -248,7 +246,7 @@ def _weights(figures: list[str]) -> str:
 
 def strips(runs: Sequence[Run]) -> dict[Path, str]:
     """Render the policy of the first run of each method that has one; say why where that cannot be done."""
-    from pdml.video import strip
+    from pdml.video import NoRendererError, strip
 
     result: dict[Path, str] = {}
     for env in sorted({run.config.env for run in runs}):
@@ -261,7 +259,9 @@ def strips(runs: Sequence[Run]) -> dict[Path, str]:
                 address = f"data:image/jpeg;base64,{base64.b64encode(picture).decode()}"
                 result[ready[0].path] = f'<img src="{address}" style="max-width: {width}px"'
             except UserError as error:
-                return result | {ready[0].path: f"no pictures: {error}"}
+                result[ready[0].path] = f"no pictures: {error}"
+                if isinstance(error, NoRendererError):
+                    return result
     return result
 
 
@@ -274,12 +274,15 @@ def _strips(runs: list[Run], pictures: dict[Path, str]) -> str:
             result += f'<figure class="strip">{found} alt="{text}"><figcaption>{text}</figcaption></figure>'
         elif found is not None:
             result += f'<p class="note">{escape(found)}</p>'
+    if len(pictures) == MOST_STRIPS:
+        result += f'<p class="note">Of all policies, {MOST_STRIPS} are shown; pdml video records any of them.</p>'
     return result
 
 
-def _timing(runs: list[Run]) -> str:
+def _timing(runs: list[Run], notes: list[str]) -> str:
     rows = []
-    for row in tables.training_time(runs).rows:
+    found = tables.training_time(runs)
+    for row in found.rows:
         group = groups(runs)[row["curve"]]
         timed = [run for run in group if len(run.timing.get("step", ()))]
         if not timed:
@@ -290,6 +293,7 @@ def _timing(runs: list[Run]) -> str:
         rows.append((escape(row["curve"]), _number(row["hours_per_100k_mean"]), _number(row["times_mbpo"]), *shares))
     if not rows:
         return ""
+    notes += found.notes
     head = ("method", "hours per 100k steps", "times MBPO", *PHASES)
     return _table("Time: evaluation and diagnosis are not in the hours; the shares are of the wall-clock", head, rows)
 
@@ -323,10 +327,9 @@ def _runs(runs: list[Run]) -> str:
     return f"<details{' open' if some else ''}><summary>Runs</summary>{table}</details>"
 
 
-def _problems(runs: Sequence[Run]) -> str:
-    found = [problem for run in runs for problem in run.problems]
-    listed = "".join(f"<li>{escape(problem)}</li>" for problem in found)
-    return f"<h2>Damaged files</h2><ul>{listed}</ul>" if found else ""
+def _problems(problems: list[str]) -> str:
+    listed = "".join(f"<li>{escape(problem)}</li>" for problem in problems)
+    return f"<h2>Damaged files</h2><ul>{listed}</ul>" if problems else ""
 
 
 def _finite(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """The run directory: what a person reads, append-only, and where a run is kept."""
 
 import csv
+import io
 import json
 import os
 import platform
@@ -25,10 +26,11 @@ class Table:
         self._path = path
         self._columns: list[str] | None = None
 
-    def add(self, row: dict[str, Any]) -> None:
-        """Append a row; numbers are written so that they read back exactly."""
-        with self._path.open("a", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
+    def add(self, *rows: dict[str, Any]) -> None:
+        """Append rows in one go; numbers are written so that they read back exactly."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        for row in rows:
             if self._columns is None:
                 self._columns = list(row)
                 writer.writerow(self._columns)
@@ -36,6 +38,8 @@ class Table:
                 raise ValueError(f"{self._path.name}: columns {list(row)} instead of {self._columns}")
             values = [row.get(name, float("nan")) for name in self._columns]
             writer.writerow([repr(value) if isinstance(value, float) else value for value in values])
+        with self._path.open("a", newline="") as file:
+            file.write(text.getvalue())
 
 
 def default_path(config: Config) -> Path:

@@ -90,8 +90,12 @@ class Recorder:
         state.recent = []
         if results:
             state.log.evaluated = float(np.mean([result.total for result in results]))
-        for i, result in enumerate(results):
-            self._evaluations.add({"step": state.step, "episode": i, "return": result.total, "length": result.length})
+        rows = [
+            {"step": state.step, "episode": i, "return": result.total, "length": result.length}
+            for i, result in enumerate(results)
+        ]
+        if rows:
+            self._evaluations.add(*rows)
         return results
 
     def _write(self, state: TrainState) -> None:

@@ -64,6 +64,7 @@ def read(path: Path) -> Run:
     config = read_config(path / "config.json")
     problems: list[str] = []
     tables = {name: read_table(path / f"{name}.csv", needed, problems) for name, needed in NEEDED.items()}
+    tables["evaluations"] = _whole_evaluations(tables["evaluations"], config, path, problems)
     error = path / "error.txt"
     reached = max((int(table["step"][-1]) for table in tables.values() if len(table.get("step", ()))), default=0)
     message = ""
@@ -76,12 +77,35 @@ def read(path: Path) -> Run:
     return Run(path, config, config.method, status, message, problems=tuple(problems), **tables)
 
 
-def read_all(paths: Iterable[Path]) -> list[Run]:
+def _whole_evaluations(table: Columns, config: Config, path: Path, problems: list[str]) -> Columns:
+    """Leave out a last evaluation of which not all episodes are written."""
+    steps, counts = np.unique(table.get("step", np.zeros(0)), return_counts=True)
+    if config.eval_episodes == 0 or len(steps) < 2 or counts[-1] >= counts[:-1].max():
+        return table
+    problems.append(f"{path / 'evaluations.csv'}: step {steps[-1]:.0f} lacks episodes and was left out")
+    kept = table["step"] < steps[-1]
+    return {column: values[kept] for column, values in table.items()}
+
+
+def read_all(paths: Iterable[Path], problems: list[str] | None = None) -> list[Run]:
     """Read every run at or below the given directories, by environment, method and seed, and tell them apart.
 
     A run is called by its method and by those settings, off the defaults, that not all runs of its method share.
+
+    Args:
+        problems: Takes up what keeps a run from being read, if others can be; without it that raises.
     """
-    runs = [read(path) for path in find(paths)]
+    runs: list[Run] = []
+    refused: list[UserError] = []
+    for path in find(paths):
+        try:
+            runs.append(read(path))
+        except UserError as error:
+            refused.append(error)
+    if refused and (problems is None or not runs):
+        raise refused[0]
+    if problems is not None:
+        problems += [str(error) for error in refused]
     words = [differences(run.config) for run in runs]
     shared: dict[tuple[str, str], set[str]] = {}
     for run, its in zip(runs, words, strict=True):
@@ -132,6 +156,7 @@ def differences(config: Config) -> list[str]:
     """Return preset and settings that are not the method's defaults, as words."""
     standard = defaults(config.env, config.method, config.preset)
     words = [] if config.preset == "paper" else [f"preset={config.preset}"]
+    words += ["eval_episodes=0"] if config.eval_episodes == 0 else []  # then training episodes are reported
     for leaf in leaves():
         if leaf.name in UNCOMPARED or leaf.name.startswith("diagnose"):
             continue
@@ -164,28 +189,35 @@ def name(run: Run) -> str:
 def returns(run: Run) -> Series:
     """Return the mean return of each evaluation, by steps after warm-up."""
     if not run.evaluations:
-        return Series(name(run), np.zeros(0, int), np.zeros(0))
+        return column(run, {}, "return")
     step, value = run.evaluations["step"], run.evaluations["return"]
     steps = np.unique(step)
     means = np.array([value[step == s].mean() for s in steps])
     return Series(name(run), (steps - run.config.warmup_steps).astype(int), means)
 
 
-def diagnosed(run: Run, column: str) -> Series:
-    """Return a column of the diagnoses, by steps after warm-up."""
-    if column not in run.diagnostics:
+def column(run: Run, table: Columns, title: str) -> Series:
+    """Return a column of one of a run's tables, by steps after warm-up; without values if there is none."""
+    if title not in table:
         return Series(name(run), np.zeros(0, int), np.zeros(0))
-    return Series(name(run), run.diagnostics["steps_after_warmup"].astype(int), run.diagnostics[column])
+    return Series(name(run), (table["step"] - run.config.warmup_steps).astype(int), table[title])
 
 
-def shares(run: Run) -> dict[int, dict[str, Float32[np.ndarray, " blocks"]]]:
-    """Return, by steps after warm-up, each block's weight (`model`, `starts`) and its policy's `shift`, if known."""
-    result = {}
-    for path in sorted((run.path / "blocks").glob("step_*.safetensors")):
-        try:
-            with safe_open(path, framework="numpy") as file:
-                arrays = {name: file.get_tensor(name) for name in file.keys()}
-        except (OSError, SafetensorError):
-            raise UserError(f"'{path}' cannot be read as a file of this package") from None
-        result[int(path.stem.removeprefix("step_")) - run.config.warmup_steps] = arrays
-    return result
+def block_files(run: Run) -> dict[int, Path]:
+    """Return the files about the weights of blocks, by steps after warm-up."""
+    found = sorted((run.path / "blocks").glob("step_*.safetensors"))
+    return {int(path.stem.removeprefix("step_")) - run.config.warmup_steps: path for path in found}
+
+
+def block_weights(run: Run, path: Path) -> Float32[np.ndarray, " blocks"] | None:
+    """Return what each block weighed where the method used its weights; None if the file is damaged.
+
+    That is model learning, or the starts of branches where only these are weighted, or where model learning was given
+    the weights of other rows on purpose.
+    """
+    use = "starts" if run.config.weigh == "starts" or run.config.mixture.misaligned else "model"
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return file.get_tensor(use)
+    except (OSError, SafetensorError):
+        return None

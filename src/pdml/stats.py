@@ -1,4 +1,4 @@
-"""Statistics over seeds and tasks. Every function says, in `notes`, what it left out; resampling takes a seed.
+"""Statistics over seeds and tasks. Curves say, in `notes`, what they left out; resampling takes a seed.
 
 Intervals of a curve are Student's over seeds. Aggregates over tasks are those of [Agarwal et al. 2021]: interquartile
 mean, optimality gap and probability of improvement, with a bootstrap that resamples the seeds of each task.

@@ -5,6 +5,8 @@ Steps count from the end of the warm-up, as the paper's do.
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import permutations
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +14,19 @@ import numpy as np
 from pdml import reference, stats
 from pdml.errors import UserError
 from pdml.reference import PaperCurve
-from pdml.runs import Row, Run, diagnosed, groups, name, one_environment, read_table, returns, shares
+from pdml.runs import (
+    Row,
+    Run,
+    block_files,
+    block_weights,
+    column,
+    differences,
+    groups,
+    name,
+    one_environment,
+    read_table,
+    returns,
+)
 from pdml.stats import Curve, Series
 
 HEAT_STEPS = 150
@@ -48,20 +62,36 @@ def rates(runs: Sequence[Run]) -> Table:
     kept = [run for run in runs if run.config.method == "pdml"]
     if not kept:
         raise UserError("no run of pdml: rates are compared among its runs")
-    table = _with_paper(kept, lambda run: reference.rate_curve(run.config.env, run.config.mixture.rate))
+    table = _with_paper(kept, _papers_rate)
     named = {run.label: run.config.mixture.rate for run in kept}
     return table._replace(rows=[row | {"rate": named[row["curve"]]} for row in table.rows])
 
 
 def _papers(run: Run, figure: str | None) -> PaperCurve | None:
-    """Return the paper's curve of a method; runs told apart by their settings have none."""
-    return reference.curve(run.config.env, run.config.method, figure) if run.label == run.config.method else None
+    """Return the paper's curve of a method; runs with other settings than its defaults have none."""
+    return None if differences(run.config) else reference.curve(run.config.env, run.config.method, figure)
+
+
+def _papers_rate(run: Run) -> PaperCurve | None:
+    """Return the paper's curve of a rate; runs in which something else differs too have none."""
+    other = [word for word in differences(run.config) if not word.startswith("mixture.rate=")]
+    return None if other else reference.rate_curve(run.config.env, run.config.mixture.rate)
+
+
+def _shared_settings(runs: Sequence[Run]) -> list[str]:
+    """Name the settings off the defaults that no label shows, since all runs of a method share them."""
+    notes = []
+    for curve, group in groups(runs).items():
+        hidden = [word for word in differences(group[0].config) if word not in curve.split()]
+        if hidden:
+            notes.append(f"{curve} on {group[0].config.env}: all its runs have {', '.join(hidden)}")
+    return notes
 
 
 def _with_paper(runs: Sequence[Run], paper: Callable[[Run], PaperCurve | None]) -> Table:
     one_environment(runs)
     rows: list[Row] = []
-    notes: list[str] = []
+    notes = _shared_settings(runs)
     for curve, group in groups(runs).items():
         found = stats.over_seeds([returns(run) for run in group])
         notes += found.notes
@@ -118,7 +148,7 @@ def model_errors(runs: Sequence[Run]) -> Table:
     known, notes = _diagnosed(runs)
     for curve, group in groups(known).items():
         for kind in ("current", "overall"):
-            found = stats.over_seeds([diagnosed(run, f"{kind}_l2") for run in group])
+            found = stats.over_seeds([column(run, run.diagnostics, f"{kind}_l2") for run in group])
             notes += found.notes if kind == "current" else []
             rows += [row | {"error": kind} for row in curve_rows(curve, group[0].config.method, found)]
     return Table(rows, notes)
@@ -135,13 +165,13 @@ def compounding(runs: Sequence[Run], at: Sequence[int] = ()) -> Table:
     chosen = at or [max(common)]
     rows: list[Row] = []
     for curve, group in groups(known).items():
-        columns = [column for column in group[0].diagnostics if column.startswith("compounding_")]
+        titles = [title for title in group[0].diagnostics if title.startswith("compounding_")]
         for step in chosen:
             if step not in steps:
                 raise UserError(f"at = {step}: not diagnosed; there are {', '.join(map(str, sorted(steps)))}")
-            for column in columns:
-                depth = int(column.removeprefix("compounding_"))
-                values = [_at(diagnosed(run, column), step) for run in group]
+            for title in titles:
+                depth = int(title.removeprefix("compounding_"))
+                values = [_at(column(run, run.diagnostics, title), step) for run in group]
                 rows.append(
                     {"curve": curve, "method": group[0].config.method, "step": step, "depth": depth}
                     | _estimate(stats.mean_interval(np.array(values)))
@@ -174,65 +204,82 @@ def _estimate(estimate: stats.Estimate) -> Row:
 def mixture_weights(runs: Sequence[Run], at: Sequence[int] = ()) -> Table:
     """Weights of historical policies at chosen steps, as the paper plots them: without warm-up and newest, sum 1."""
     one_environment(runs)
-    rows, notes, shown = [], [], set()
-    for run in runs:
-        known = shares(run)
-        if not known:
-            notes.append(f"{name(run)}: no weights of blocks are kept")
-        for step in (at or sorted(known)[-1:]) if known else ():
-            if step not in known:
-                near = min(known, key=lambda other, step=step: abs(other - step))
+    rows: list[Row] = []
+    problems: list[str] = []
+    kept, notes = _with_blocks(runs)
+    shown = set()
+    for run, files in kept:
+        for step in at or sorted(files)[-1:]:
+            if step not in files:
+                near = min(files, key=lambda other, step=step: abs(other - step))
                 raise UserError(f"at = {step}: {name(run)} has no weights of that step; the nearest is {near}")
-            historical = known[step]["model"][1:-1].astype(np.float64)
+            shares = block_weights(run, files[step])
+            if shares is None:
+                problems.append(f"{files[step]}: is damaged and was left out")
+                continue
+            historical = shares[1:-1].astype(np.float64)
             u = historical / historical.sum() if historical.sum() > 0 else historical
-            source = {"curve": run.label, "method": run.config.method, "seed": run.config.seed, "source": "runs"}
-            rows += [source | {"step": step, "policy": i + 1, "weight": float(u[i])} for i in range(len(u))]
+            source = _source(run) | {"source": "runs", "step": step}
+            rows += [source | {"policy": i + 1, "weight": float(u[i])} for i in range(len(u))]
             paper = reference.mixture(run.config.env, step)
-            if paper is not None and run.config.method == "pdml" and step not in shown:
+            if paper is not None and run.config.method == "pdml" and not differences(run.config) and step not in shown:
                 shown.add(step)
                 source |= {"source": "paper"}
-                rows += [source | {"step": step, "policy": i + 1, "weight": float(w)} for i, w in enumerate(paper)]
-    if not rows:
-        raise UserError("none of the runs keeps the weights of its blocks (folder blocks): they have no model")
-    return Table(rows, notes)
+                rows += [source | {"policy": i + 1, "weight": float(w)} for i, w in enumerate(paper)]
+    return Table(rows, notes, tuple(problems))
 
 
-def weight_history(runs: Sequence[Run]) -> Table:
-    """Weight of each block in the model's minibatches, for a whole run: policy by step."""
+def weight_history(runs: Sequence[Run], most: int = HEAT_STEPS) -> Table:
+    """Weight of each block where its method uses weights, for a whole run: policy by step, thinned to `most` steps."""
     one_environment(runs)
-    rows, notes = [], []
-    for run in runs:
-        known = shares(run)
-        if not known:
-            notes.append(f"{name(run)}: no weights of blocks are kept")
-        every = -(-len(known) // HEAT_STEPS)
+    rows: list[Row] = []
+    problems: list[str] = []
+    kept, notes = _with_blocks(runs)
+    for run, files in kept:
+        every = -(-len(files) // most)
         if every > 1:
-            notes.append(f"{name(run)}: of its {len(known)} blocks one in {every} is shown")
-        for step in list(known)[::-1][::every][::-1] if known else []:
-            source = {"curve": run.label, "method": run.config.method, "seed": run.config.seed, "step": step}
-            rows += [source | {"policy": i, "share": float(share)} for i, share in enumerate(known[step]["model"])]
-    if not rows:
+            notes.append(f"{name(run)}: of its {len(files)} blocks one in {every} is shown")
+        for step in sorted(files)[::-1][::every][::-1]:
+            shares = block_weights(run, files[step])
+            if shares is None:
+                problems.append(f"{files[step]}: is damaged and was left out")
+                continue
+            source = _source(run) | {"step": step}
+            rows += [source | {"policy": i, "share": share} for i, share in enumerate(shares.tolist())]
+    return Table(rows, notes, tuple(problems))
+
+
+def _source(run: Run) -> Row:
+    return {"curve": run.label, "method": run.config.method, "seed": run.config.seed}
+
+
+def _with_blocks(runs: Sequence[Run]) -> tuple[list[tuple[Run, dict[int, Path]]], list[str]]:
+    """Return the runs that keep the weights of their blocks, and name those that do not."""
+    files = [(run, block_files(run)) for run in runs]
+    kept = [(run, found) for run, found in files if found]
+    if not kept:
         raise UserError("none of the runs keeps the weights of its blocks (folder blocks): they have no model")
-    return Table(rows, notes)
+    return kept, [f"{name(run)}: no weights of blocks are kept" for run, found in files if not found]
 
 
 def visitation(runs: Sequence[Run]) -> Table:
     """States and actions that policies visited, in the plane: what `pdml analyse tsne` wrote."""
     one_environment(runs)
     rows: list[Row] = []
+    notes: list[str] = []
     problems: list[str] = []
     for run in runs:
         found = read_table(run.path / "analysis" / "tsne.csv", ("step", "x", "y"), problems)
+        if not (run.path / "analysis" / "tsne.csv").exists():
+            notes.append(f"{run.path}: no analysis/tsne.csv; run pdml analyse tsne first")
         if not len(found.get("step", ())):
-            raise UserError(
-                problems[-1] if problems else f"{run.path}: no analysis/tsne.csv; run pdml analyse tsne first"
-            )
+            continue
         source = {"curve": name(run), "method": run.config.method}
         rows += [
             source | {"step": int(step), "x": float(x), "y": float(y)}
             for step, x, y in zip(found["step"], found["x"], found["y"], strict=True)
         ]
-    return Table(rows, [], tuple(problems))
+    return Table(rows, notes, tuple(problems))
 
 
 def training_time(runs: Sequence[Run]) -> Table:
@@ -244,9 +291,11 @@ def training_time(runs: Sequence[Run]) -> Table:
         base = stats.mean_interval(np.array(hours.get("mbpo", [np.nan]))).value
         for curve, group in groups(of_env).items():
             notes += [f"{name(run)}: no timing" for run, h in zip(group, hours[curve], strict=True) if np.isnan(h)]
+            notes += [f"{name(run)}: {run.status}; its time is scaled up" for run in group if run.status != "done"]
             estimate = stats.mean_interval(np.array(hours[curve]))
             method = group[0].config.method
-            paper, of_mbpo = reference.training_hours(env, method), reference.training_hours(env, "mbpo")
+            paper = None if differences(group[0].config) else reference.training_hours(env, method)
+            of_mbpo = reference.training_hours(env, "mbpo")
             rows.append(
                 {"env": env, "curve": curve, "method": method}
                 | {f"hours_per_100k_{key}": value for key, value in _estimate(estimate).items() if key != "seeds"}
@@ -259,9 +308,10 @@ def training_time(runs: Sequence[Run]) -> Table:
 def _hours(run: Run) -> float:
     if not len(run.timing.get("step", ())):
         return float("nan")
-    last = {column: float(values[-1]) for column, values in run.timing.items()}
-    learning = last["seconds"] - last.get("evaluate", 0.0) - last.get("diagnose", 0.0)
-    return learning / 3600.0 * 1e5 / (last["step"] - run.config.warmup_steps)
+    last = {title: float(values[-1]) for title, values in run.timing.items()}
+    learned = last["step"] - run.config.warmup_steps
+    seconds = last["seconds"] - last.get("evaluate", 0.0) - last.get("diagnose", 0.0)
+    return seconds / 3600.0 * 1e5 / learned if learned > 0 else float("nan")
 
 
 def steps_to_threshold(runs: Sequence[Run], threshold: float | None = None) -> Table:
@@ -294,37 +344,42 @@ def steps_to_threshold(runs: Sequence[Run], threshold: float | None = None) -> T
 
 def aggregates(runs: Sequence[Run], seed: int = 0) -> Table:
     """Interquartile mean and optimality gap of normalised returns over tasks, and who is likely to beat whom."""
-    scores: dict[str, dict[str, np.ndarray]] = {}
-    notes = []
+    scores, notes = _normalised(runs)
     envs = sorted({run.config.env for run in runs})
-    for env in envs:
+    rows = []
+    for curve, by_env in scores.items():
+        if len(by_env) < len(envs):
+            notes.append(f"{curve}: runs on {len(by_env)} of {len(envs)} tasks; its aggregates are over these")
+        if len({len(values) for values in by_env.values()}) > 1:
+            notes.append(f"{curve}: tasks have different numbers of seeds; each seed counts alike")
+        for statistic, function in (("iqm", stats.iqm), ("optimality_gap", stats.optimality_gap)):
+            estimate = stats.aggregate(list(by_env.values()), function, seed)
+            rows.append({"curve": curve, "statistic": statistic, "versus": ""} | _estimate(estimate))
+    for ours, theirs in permutations(scores, 2):
+        both = [env for env in envs if env in scores[ours] and env in scores[theirs]]
+        if both:
+            first, second = ([scores[curve][env] for env in both] for curve in (ours, theirs))
+            estimate = stats.probability_of_improvement(first, second, seed)
+            rows.append({"curve": ours, "statistic": "probability", "versus": theirs} | _estimate(estimate))
+    return Table(rows, notes)
+
+
+def _normalised(runs: Sequence[Run]) -> tuple[dict[str, dict[str, np.ndarray]], list[str]]:
+    """Return the scaled returns of each curve on each environment, at the last step that all runs of it have."""
+    scores: dict[str, dict[str, np.ndarray]] = {}
+    notes: list[str] = []
+    for env in sorted({run.config.env for run in runs}):
         scale = reference.scale(env)
         if scale is None:
             raise UserError(f"{env}: the paper has no scale for its returns; leave it out")
         of_env = [run for run in runs if run.config.env == env]
         step, found = common_end(of_env)
-        notes += found
+        notes += _shared_settings(of_env) + found
         for curve, group in groups(of_env).items():
             finals = np.array([_at(returns(run), step) for run in group])
             notes += _not_numbers(group, finals)
             scores.setdefault(curve, {})[env] = (finals - scale.zero) / (scale.one - scale.zero)
-    rows = []
-    for curve, by_env in scores.items():
-        if len(by_env) < len(envs):
-            notes.append(f"{curve}: runs on {len(by_env)} of {len(envs)} tasks; its aggregates are over these")
-        for statistic, function in (("iqm", stats.iqm), ("optimality_gap", stats.optimality_gap)):
-            estimate = stats.aggregate(list(by_env.values()), function, seed)
-            rows.append({"curve": curve, "statistic": statistic, "versus": ""} | _estimate(estimate))
-    for ours in scores:
-        for theirs in scores:
-            both = [env for env in envs if env in scores[ours] and env in scores[theirs]]
-            if ours == theirs or not both:
-                continue
-            estimate = stats.probability_of_improvement(
-                [scores[ours][env] for env in both], [scores[theirs][env] for env in both], seed
-            )
-            rows.append({"curve": ours, "statistic": "probability", "versus": theirs} | _estimate(estimate))
-    return Table(rows, notes)
+    return scores, notes
 
 
 def _not_numbers(runs: Sequence[Run], finals: np.ndarray) -> list[str]:
@@ -343,37 +398,31 @@ def common_end(runs: Sequence[Run]) -> tuple[int, list[str]]:
         raise UserError("the runs have no evaluated step in common")
     end = max(common)
     longer = [series.name for series in known if series.steps[-1] > end]
-    notes = [f"{env_name(runs)}: compared at step {end}; {', '.join(longer)} went on"] if longer else []
+    notes = [f"{runs[0].config.env}: compared at step {end}; {', '.join(longer)} went on"] if longer else []
     notes += [f"{name(run)}: no evaluation" for run in runs if not len(returns(run).steps)]
     return end, notes
 
 
-def env_name(runs: Sequence[Run]) -> str:
-    """Name the environment of some runs."""
-    return runs[0].config.env
-
-
 def final_returns(runs: Sequence[Run]) -> Table:
-    """Return of the last evaluation: the mean over seeds, its interval, and the paper's last point."""
+    """Return of each seed's last evaluation: the mean over seeds, its interval, and the paper's last point."""
     rows, notes = [], []
     for env in sorted({run.config.env for run in runs}):
         for curve, group in groups([run for run in runs if run.config.env == env]).items():
             series = [returns(run) for run in group]
-            ends = sorted({int(one.steps[-1]) for one in series if len(one.steps)})
-            if len(ends) > 1:
-                notes.append(f"{curve} on {env}: seeds end at different steps, {ends[0]} to {ends[-1]}")
-            values = np.array([one.values[-1] if len(one.steps) else np.nan for one in series])
             notes += [f"{one.name} on {env}: no evaluation" for one in series if not len(one.steps)]
-            notes += _not_numbers(group, values)
-            method = group[0].config.method
+            good = [np.isfinite(one.values) for one in series]
+            lost = [one.name for one, g in zip(series, good, strict=True) if len(g) and not g[-1]]
+            notes += [f"{one} on {env}: its last return is not a number; the last that is one is taken" for one in lost]
+            last = [(one.steps[g][-1], one.values[g][-1]) for one, g in zip(series, good, strict=True) if g.any()]
+            ends = [int(step) for step, _ in last] or [0]
+            if min(ends) < max(ends):
+                notes.append(f"{curve} on {env}: seeds end at different steps, {min(ends)} to {max(ends)}")
+            paper = _papers(group[0], None)
             rows.append(
-                {"env": env, "curve": curve, "method": method, "step": ends[-1] if ends else 0}
-                | _estimate(stats.mean_interval(values))
-                | {"paper": reference.final_return(env, method), "paper_step": _paper_end(env, method)}
+                {"env": env, "curve": curve, "method": group[0].config.method}
+                | {"first_step": min(ends), "step": max(ends)}
+                | _estimate(stats.mean_interval(np.array([value for _, value in last], float)))
+                | {"paper": None if paper is None else float(paper.mean[-1])}
+                | {"paper_step": None if paper is None else float(paper.steps[-1])}
             )
     return Table(rows, notes)
-
-
-def _paper_end(env: str, method: str) -> float | None:
-    found = reference.curve(env, method)
-    return None if found is None else float(found.steps[-1])

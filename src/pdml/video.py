@@ -4,9 +4,10 @@ import io
 import os
 import sys
 import warnings
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -14,8 +15,15 @@ import numpy as np
 from pdml.errors import UserError
 from pdml.settings import read_config
 
+if TYPE_CHECKING:
+    from pdml.runner import Policy
+
 FRAMES = 8
 """Frames of a strip."""
+
+
+class NoRendererError(UserError):
+    """Nothing can render here."""
 
 
 def rendering_env(env_id: str, **kwargs: Any) -> gymnasium.Env:
@@ -35,7 +43,7 @@ def rendering_env(env_id: str, **kwargs: Any) -> gymnasium.Env:
         raise
     except Exception as error:  # whatever the graphics library raises
         kind = os.environ.get("MUJOCO_GL", "default")
-        raise UserError(
+        raise NoRendererError(
             f"nothing can render here (MUJOCO_GL={kind}: {type(error).__name__}); "
             "install a renderer, e.g. apt-get install libegl1, or set MUJOCO_GL"
         ) from None
@@ -46,30 +54,37 @@ def record(path: Path, episodes: int, out: Path, seed: int | None = None) -> lis
     """Write a video of each episode of a run's last policy."""
     if find_spec("moviepy") is None:
         raise UserError("videos need moviepy: pip install 'pdml[video]'")
-    env = rendering_env(read_config(path / "config.json").env)
+    with closing(rendering_env(read_config(path / "config.json").env)) as env:
+        from pdml.randomness import Purpose, env_seed
+        from pdml.runner import load_policy
 
-    from pdml.randomness import Purpose, env_seed
-    from pdml.runner import load_policy
-
-    policy = load_policy(path)
-    out.mkdir(parents=True, exist_ok=True)
-    name = f"step_{policy.step:08d}"
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*Overwriting existing videos")  # of other steps
-        env = gymnasium.wrappers.RecordVideo(
-            env, str(out), episode_trigger=lambda number: True, name_prefix=name, disable_logger=True
-        )
-    chosen = policy.config.seed if seed is None else seed
-    try:
-        for number in range(episodes):
-            obs, _ = env.reset(seed=env_seed(chosen, Purpose.EVALUATION, policy.step, number))
-            ended = False
-            while not ended:
-                obs, _, terminated, truncated, _ = env.step(policy.mode(np.asarray(obs, np.float32)[None])[0])
-                ended = terminated or truncated
-    finally:
-        env.close()
+        policy = load_policy(path)
+        name = f"step_{policy.step:08d}"
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"out = '{out}': cannot be written ({error.strerror})") from None
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*Overwriting existing videos")  # of other steps
+            recorder = gymnasium.wrappers.RecordVideo(
+                env, str(out), episode_trigger=lambda number: True, name_prefix=name, disable_logger=True
+            )
+        chosen = policy.config.seed if seed is None else seed
+        with closing(recorder):
+            for number in range(episodes):
+                _play(recorder, policy, env_seed(chosen, Purpose.EVALUATION, policy.step, number))
     return [out / f"{name}-episode-{number}.mp4" for number in range(episodes)]
+
+
+def _play(env: gymnasium.Env, policy: "Policy", seed: int) -> list[np.ndarray]:
+    """Play an episode; return its actions."""
+    obs, _ = env.reset(seed=seed)
+    actions, ended = [], False
+    while not ended:
+        actions.append(policy.mode(np.asarray(obs, np.float32)[None])[0])
+        obs, _, terminated, truncated, _ = env.step(actions[-1])
+        ended = terminated or truncated
+    return actions
 
 
 def strip(path: Path, frames: int = FRAMES, width: int = 200, height: int = 150) -> tuple[bytes, int]:
@@ -77,22 +92,15 @@ def strip(path: Path, frames: int = FRAMES, width: int = 200, height: int = 150)
 
     The episode is played twice: to know how long it is, and to render the moments that are shown.
     """
-    env = rendering_env(read_config(path / "config.json").env, width=width, height=height)
+    with closing(rendering_env(read_config(path / "config.json").env, width=width, height=height)) as env:
+        from PIL import Image
 
-    from PIL import Image
+        from pdml.randomness import Purpose, env_seed
+        from pdml.runner import load_policy
 
-    from pdml.randomness import Purpose, env_seed
-    from pdml.runner import load_policy
-
-    policy = load_policy(path)
-    start = env_seed(policy.config.seed, Purpose.EVALUATION, policy.step, 0)
-    try:
-        obs, _ = env.reset(seed=start)
-        actions, ended = [], False
-        while not ended:
-            actions.append(policy.mode(np.asarray(obs, np.float32)[None])[0])
-            obs, _, terminated, truncated, _ = env.step(actions[-1])
-            ended = terminated or truncated
+        policy = load_policy(path)
+        start = env_seed(policy.config.seed, Purpose.EVALUATION, policy.step, 0)
+        actions = _play(env, policy, start)
         wanted = set(np.linspace(0, len(actions), frames).round().astype(int).tolist())
         env.reset(seed=start)
         seen = [env.render()]
@@ -100,8 +108,6 @@ def strip(path: Path, frames: int = FRAMES, width: int = 200, height: int = 150)
             env.step(action)
             if time in wanted:
                 seen.append(env.render())
-    finally:
-        env.close()
     picture = np.concatenate([np.array(frame).astype(np.uint8) for frame in seen], axis=1)
     file = io.BytesIO()
     Image.fromarray(picture).save(file, "JPEG", quality=80)
