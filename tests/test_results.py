@@ -1,0 +1,48 @@
+"""The committed results: complete, and what is said about them is what they say."""
+
+import csv
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+from pdml.config import METHODS, defaults
+from pdml.runs import differences, read_all, returns
+
+RESULTS = Path(__file__).parent.parent / "results"
+PENDULUM = RESULTS / "InvertedPendulum-v5"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_three_complete_seeds_on_the_pendulum(method):
+    runs = read_all([PENDULUM / method])
+    assert [run.config.seed for run in runs] == [0, 1, 2]
+    for run in runs:
+        assert run.config.method == method
+        assert differences(run.config) == []
+        assert run.status == "done"
+        assert run.problems == ()
+        assert run.config.steps == (20_000 if method == "sac" else defaults("InvertedPendulum-v5", method).steps)
+        metadata = json.loads((run.path / "metadata.json").read_text())
+        assert f"--method {method} --seed {run.config.seed}" in metadata["command"]
+        assert metadata["modified"] is False
+
+
+@pytest.mark.parametrize("method", ["pdml", "mbpo", "sac", "redq"])
+def test_these_methods_reach_950_on_every_seed(method):
+    for run in read_all([PENDULUM / method]):
+        assert returns(run).values.max() >= 950
+
+
+def test_the_page_shows_the_table_that_the_files_give():
+    table = runpy.run_path(str(RESULTS / "summary.py"))["table"](PENDULUM)
+    assert table in (PENDULUM / "README.md").read_text()
+
+
+def test_the_last_column_but_one_is_the_mean_of_the_last_evaluation():
+    table = runpy.run_path(str(RESULTS / "summary.py"))["table"](PENDULUM)
+    line = next(line for line in table.splitlines() if line.startswith("| pdml |"))
+    with (PENDULUM / "pdml" / "seed_0" / "evaluations.csv").open() as file:
+        last = [float(row["return"]) for row in csv.DictReader(file) if row["step"] == "4000"]
+    assert line.split("|")[3].strip() == f"{sum(last) / len(last):.0f}"
