@@ -9,7 +9,7 @@ RUN := runs/$(ENV)/$(METHOD)/seed$(SEED)__$(shell date -u +%Y%m%dT%H%M%S)
 .PHONY: train test check format
 
 train: .venv  ## train a policy: make train ENV=Hopper-v5 STEPS=30000
-	$(BIN)/pdml train --env $(ENV) --method $(METHOD) --seed $(SEED) $(if $(STEPS),--steps $(STEPS)) --run-dir $(RUN); \
+	@$(BIN)/pdml train --env $(ENV) --method $(METHOD) --seed $(SEED) $(if $(STEPS),--steps $(STEPS)) --run-dir $(RUN); \
 	code=$$?; if [ -f $(RUN)/config.json ]; then $(BIN)/pdml report $(RUN) --out $(RUN)/report.html; fi; exit $$code
 
 test: .venv  ## everything: format, lint, types, all tests
