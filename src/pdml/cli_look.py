@@ -121,7 +121,7 @@ def _analyse_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("converged", "tsne", "theory"))
     parser.add_argument("path", metavar="RUN", type=Path, nargs="?", help="directory of the run")
     parser.add_argument(
-        "--at", metavar="STEPS", default="", help="converged: archived steps; tsne: steps after warm-up"
+        "--at", metavar="STEPS", default="", help="steps after warm-up (default: all archived, tsne five)"
     )
     parser.add_argument("--steps", metavar="N", default="1000", help="fresh steps of each policy (default: 1000)")
     parser.add_argument("--seed", metavar="S", default="0", help="of t-SNE, or of the random MDPs (default: 0)")
