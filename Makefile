@@ -6,7 +6,7 @@ SEED ?= 0
 BIN := .venv/bin
 RUN := runs/$(ENV)/$(METHOD)/seed$(SEED)__$(shell date -u +%Y%m%dT%H%M%S)
 
-.PHONY: train test check format
+.PHONY: train test check format docs
 
 train: .venv  ## train a policy: make train ENV=Hopper-v5 STEPS=30000
 	@$(BIN)/pdml train --env $(ENV) --method $(METHOD) --seed $(SEED) $(if $(STEPS),--steps $(STEPS)) --run-dir $(RUN); \
@@ -27,6 +27,9 @@ check: .venv  ## what a contributor runs before a commit: the same without slow 
 format: .venv  ## write the code as the formatter wants it
 	$(BIN)/ruff format src tests
 	$(BIN)/ruff check --fix src tests
+
+docs: .venv  ## the documentation site, docs/_build/index.html
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
 
 .venv: .venv/installed  ## only install
 

@@ -17,6 +17,8 @@ from jaxtyping import install_import_hook
 with install_import_hook("pdml", "beartype.beartype"):
     import pdml
     import pdml.analyses
+    import pdml.api
+    import pdml.ending
     import pdml.figures
     import pdml.report
     import pdml.runner

@@ -11,26 +11,27 @@ from conftest import tiny_of
 from pdml import algorithm, checkpoint
 from pdml.algorithm import init, train, wire
 from pdml.config import METHODS, change
-from pdml.envs import make_env
+from pdml.envs import begin, make_env
+from pdml.errors import Diverged
 from pdml.evaluation import evaluate
 from pdml.randomness import Purpose, generator, key
-from pdml.runner import layout_of
+from pdml.runner import spaces_of
 from pdml.settings import check
-from pdml.termination import RULES
+from pdml.termination import RULES, by_rule
 from pdml.timing import Stopwatch
 from pdml.tree import flatten
 
 
 def start(config):
-    env, layout = make_env(config.env), layout_of(config)
-    parts = wire(config, layout, RULES[config.env.rpartition("-")[0]])
+    env, layout = make_env(config.env), spaces_of(config.env).layout
+    parts = wire(config, layout, by_rule(RULES[config.env.rpartition("-")[0]]))
     return env, layout, parts
 
 
 def go(config, parts=None, after_step=lambda state: None):
     env, layout, wired = start(config)
     parts = parts or wired
-    return train(init(config, layout, parts, env), env, parts, config, Stopwatch(), after_step)
+    return train(init(config, layout, parts, begin(env, config.seed, 0)), env, parts, config, Stopwatch(), after_step)
 
 
 def with_world(parts, **changes):
@@ -70,8 +71,7 @@ def test_save_load_and_go_on_equals_an_unbroken_run_bit_for_bit(method, stop, tm
     unbroken = go(config)
     checkpoint.save(stopped(config, stop), config, tmp_path / "state.safetensors")
     env, layout, parts = start(config)
-    loaded = checkpoint.load(tmp_path / "state.safetensors", config, layout, parts, env)
-    assert checkpoint.saved_config(tmp_path / "state.safetensors") == config
+    loaded = checkpoint.load(tmp_path / "state.safetensors", config, layout, parts, env).state
     assert_same(train(loaded, env, parts, config, Stopwatch()), unbroken)
 
 
@@ -102,7 +102,7 @@ def test_each_block_gets_the_weight_of_the_policy_that_closed_it(tiny):
         seen.append((context, weights, state.history.count, context.shifts()))
         return weights
 
-    state = init(tiny, layout, parts, env)
+    state = init(tiny, layout, parts, begin(env, tiny.seed, 0))
     spied = with_world(parts, weighting=spy)
     train(state, env, spied, tiny, Stopwatch())
     assert len(seen) == 5  # steps 60, 80, 100, 120, 140
@@ -135,7 +135,7 @@ def test_an_epoch_has_four_fits_and_twenty_updates_a_step(tiny):
         return dynamics.fit(*args)
 
     counted = with_world(parts, dynamics=dynamics._replace(fit=fit))
-    state = train(init(config, layout, counted, env), env, counted, config, Stopwatch())
+    state = train(init(config, layout, counted, begin(env, config.seed, 0)), env, counted, config, Stopwatch())
     assert fits == [60, 310, 560, 810]
     assert int(np.asarray(state.agent.critic_opt[0].count)) == 20_000
     assert int(np.asarray(state.agent.actor_opt[0].count)) == 20_000
@@ -159,9 +159,9 @@ def compilations(config):
     def after(state):
         lengths.append(state.log.metrics.get("imagined/horizon"))
         if state.step in (config.steps - 30, config.steps - 10):
-            evaluate(envs, lambda obs, time: np.asarray(mode(state.agent.actor, obs)), 0, state.step)
+            evaluate(envs, lambda obs, time: np.asarray(mode(state.agent.actor, obs)), 0, state.step, 3)
 
-    state = train(init(config, layout, parts, env), env, parts, config, Stopwatch(), after)
+    state = train(init(config, layout, parts, begin(env, config.seed, 0)), env, parts, config, Stopwatch(), after)
     functions = {"act": parts.act, "improve": parts.improve, "imagine": parts.imagine, "resize": parts.resize}
     functions |= parts.recipe.world.dynamics.jitted | {"mode": mode}
     functions |= {"outputs": state.history._evaluate, "shift": state.history._shift}
@@ -215,7 +215,7 @@ def test_time_limits_are_stored_without_a_terminal(tiny):
 
 def test_buffers_overwritten_while_an_update_runs_do_not_reach_it(tiny):
     env, layout, parts = start(tiny)
-    state = init(tiny, layout, parts, env)
+    state = init(tiny, layout, parts, begin(env, tiny.seed, 0))
 
     def improve(*args):
         result = parts.improve(*args)
@@ -266,7 +266,7 @@ def test_a_run_may_be_continued_to_more_steps_than_were_planned(tiny, tmp_path):
     shorter = change(longer, {"steps": 100})
     checkpoint.save(go(shorter), shorter, tmp_path / "state.safetensors")
     env, layout, parts = start(longer)
-    loaded = checkpoint.load(tmp_path / "state.safetensors", longer, layout, parts, env)
+    loaded = checkpoint.load(tmp_path / "state.safetensors", longer, layout, parts, env).state
     assert_same(train(loaded, env, parts, longer, Stopwatch()), go(longer))
 
 
@@ -305,8 +305,10 @@ def test_a_model_that_diverges_stops_the_run_with_its_name(tiny, call):
         factor = np.float32(np.nan if len(calls) > call else 1.0)
         return parts.imagine(model, jax.tree.map(lambda leaf: leaf * factor, actor), ring, *rest)
 
-    with pytest.raises(FloatingPointError, match="model has diverged"):
-        train(init(tiny, layout, parts, env), env, parts._replace(imagine=imagine), tiny, Stopwatch())
+    with pytest.raises(Diverged, match="model has diverged"):
+        train(
+            init(tiny, layout, parts, begin(env, tiny.seed, 0)), env, parts._replace(imagine=imagine), tiny, Stopwatch()
+        )
 
 
 def test_tiny_configuration_is_a_valid_one(tiny):

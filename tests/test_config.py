@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pdml.config import METHODS, MODEL_BASED, PRESETS, Config, change, defaults, get, leaves, rebase
 from pdml.errors import UserError
-from pdml.settings import FORMAT, check, from_json, parse, to_json
+from pdml.settings import FORMAT, check, check_length, from_json, parse, to_json
 from pdml.tasks import env_ids
 
 
@@ -177,7 +177,7 @@ def test_options_of_other_methods_are_refused(method, changes, sentence):
 def test_bad_values_are_named_with_what_is_allowed(changes, sentence):
     base = defaults("Hopper-v5", changes.get("method", "pdml"))
     with pytest.raises(UserError, match=sentence) as caught:
-        check(change(base, changes))
+        check_length(check(change(base, changes)))
     assert "\n" not in str(caught.value)
 
 

@@ -11,7 +11,7 @@ from pdml import checkpoint
 from pdml.algorithm import init, train
 from pdml.config import change
 from pdml.diagnostics import DEPTH, WINDOWS, Probe, Probes, collect, diagnosis, windows
-from pdml.envs import make_env
+from pdml.envs import begin, make_env
 from pdml.model import elite_mean
 from pdml.nets import Layer
 from pdml.runner import build, run
@@ -162,10 +162,10 @@ def test_blocks_keep_the_weights_that_were_used(tiny, tmp_path):
 def test_past_fresh_steps_are_saved_with_the_state(tiny, tmp_path):
     config = change(tiny, {"steps": 80})
     env, layout, parts = build(config)
-    state = train(init(config, layout, parts, env), env, parts, config, Stopwatch())
+    state = train(init(config, layout, parts, begin(env, config.seed, 0)), env, parts, config, Stopwatch())
     state.probes.add(np.ones((7, layout.width), np.float32), 0, 80)
     checkpoint.save(state, config, tmp_path / "state.safetensors")
-    again = checkpoint.load(tmp_path / "state.safetensors", config, layout, parts, make_env(config.env))
+    again = checkpoint.load(tmp_path / "state.safetensors", config, layout, parts, make_env(config.env)).state
     np.testing.assert_array_equal(again.probes.rows, state.probes.rows)
     assert again.probes.count == 7
     assert again.log.shares == state.log.shares

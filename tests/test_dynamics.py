@@ -9,6 +9,7 @@ import pytest
 
 from pdml.config import Config, DynamicsConfig
 from pdml.dynamics import ensemble, split_rows
+from pdml.errors import Diverged
 from pdml.losses import nll
 from pdml.model import Bounds, Network, apply_members, normalise, split_output
 from pdml.nets import Layer
@@ -186,7 +187,7 @@ def test_fresh_holdouts_change_and_fixed_labels_stay_as_rows_are_added_and_lost(
 
 
 def test_a_diverged_fit_stops_the_run_by_name():
-    with pytest.raises(FloatingPointError, match="model has diverged"):
+    with pytest.raises(Diverged, match="model has diverged"):
         fitted(replace(SMALL, learning_rate=1e30, max_epochs=30), linear_system(300))
 
 

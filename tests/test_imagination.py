@@ -9,11 +9,16 @@ from pdml.config import change, defaults
 from pdml.imagination import Imagined, append, branched, compact, empty, horizon, resize, sizes
 from pdml.model import Bounds, ModelState, Network, Normaliser
 from pdml.nets import Layer
+from pdml.termination import never
 from pdml.transition import Layout, Transition
 
 PHYSICAL = 24
 write = jax.jit(append)
 change_capacity = jax.jit(resize)
+
+
+def ends_by(rule):
+    return lambda model, obs, action, next_obs: rule(next_obs)
 
 
 def ring_of(capacity):
@@ -90,7 +95,7 @@ def imagine(changes, elites, starts, length, terminated=lambda obs: jnp.zeros(le
         defaults("Hopper-v5"),
         {"rollouts.batch": batch, "dynamics.num_elites": len(elites), "dynamics.num_members": len(changes)},
     )
-    run = jax.jit(branched(config, LAYOUT, lambda actor, obs, key: 0.0 * obs, terminated))
+    run = jax.jit(branched(config, LAYOUT, lambda actor, obs, key: 0.0 * obs, ends_by(terminated)))
     ring = Imagined(
         jnp.zeros((4 * 4096, LAYOUT.width)), jnp.asarray(4 * 4096, jnp.int32), *[jnp.asarray(0, jnp.int32)] * 2
     )
@@ -162,7 +167,7 @@ def test_deterministic_branches_step_by_the_mean_and_the_penalty_is_the_variance
         changes = {"rollouts.batch": 50, "dynamics.num_elites": 1, "dynamics.num_members": 3}
         changes |= {"rollouts.deterministic": deterministic, "rollouts.reward_penalty": penalty}
         config = change(defaults("Hopper-v5"), changes)
-        run = jax.jit(branched(config, LAYOUT, lambda actor, obs, key: 0.0 * obs, lambda obs: obs[:, 0] > 9.0))
+        run = jax.jit(branched(config, LAYOUT, lambda actor, obs, key: 0.0 * obs, ends_by(lambda obs: obs[:, 0] > 9.0)))
         ring = Imagined(jnp.zeros((600, 5)), jnp.asarray(600, jnp.int32), *[jnp.asarray(0, jnp.int32)] * 2)
         actor, one = (Layer(jnp.zeros((1, 2)), jnp.zeros((2,))),), jnp.asarray(1, jnp.int32)
         ring, _ = run(model, actor, ring, jnp.zeros((50, 1)), jnp.asarray(50, jnp.int32), one, jax.random.key(0))
@@ -186,7 +191,7 @@ def test_sampled_noise_has_the_predicted_variance():
     config = change(
         defaults("Hopper-v5"), {"rollouts.batch": 4000, "dynamics.num_elites": 1, "dynamics.num_members": 1}
     )
-    run = jax.jit(branched(config, LAYOUT, lambda actor, obs, key: 0.0 * obs, lambda obs: jnp.zeros(len(obs), bool)))
+    run = jax.jit(branched(config, LAYOUT, lambda actor, obs, key: 0.0 * obs, ends_by(never)))
     ring = Imagined(jnp.zeros((5000, 5)), jnp.asarray(5000, jnp.int32), *[jnp.asarray(0, jnp.int32)] * 2)
     one = jnp.asarray(1, jnp.int32)
     actor = (Layer(jnp.zeros((1, 2)), jnp.zeros((2,))),)

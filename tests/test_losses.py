@@ -11,6 +11,7 @@ from test_dynamics import LAYOUT, SMALL, linear_system, predict, uniform
 from pdml.agents import critic_values, sac, value_gradients
 from pdml.config import AgentConfig, Config, VagramConfig
 from pdml.dynamics import ensemble, split_rows
+from pdml.errors import Diverged
 from pdml.losses import gradient_weights, nll, vagram
 from pdml.model import Bounds, Network
 from pdml.nets import Layer
@@ -58,7 +59,7 @@ def test_diverged_critics_are_named_and_a_quantile_of_zero_cuts_nothing():
     np.testing.assert_allclose(weights[0], 100.0)
     assert not weights[1:].any()
     gradients[1] = np.nan
-    with pytest.raises(FloatingPointError, match="the critics have diverged"):
+    with pytest.raises(Diverged, match="the critics have diverged"):
         gradient_weights(gradients, 0.95)
 
 

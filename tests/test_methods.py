@@ -15,7 +15,9 @@ from pdml import adaptation, agents, losses, maper, mixing, weighting
 from pdml.algorithm import _due, init, train, wire
 from pdml.config import METHODS, MODEL_BASED, PRESETS, change, leaves
 from pdml.dynamics import ensemble
+from pdml.envs import begin
 from pdml.methods import RECIPES, mbpo, nothing
+from pdml.termination import by_rule
 from pdml.timing import Stopwatch
 from pdml.transition import Layout
 
@@ -116,7 +118,7 @@ def composed(loss, agent):
         "mix": mixing.Prioritised if agent == "maper" else mixing.Uniform,
         "refine": adaptation.adapt(config, layout) if loss == "ampo" else heads if agent == "maper" else nothing,
     }
-    rule = lambda obs: jnp.abs(obs[:, 1]) > 0.2  # noqa: E731
+    rule = by_rule(lambda obs: jnp.abs(obs[:, 1]) > 0.2)
     return config, env, layout, wire(config, layout, rule, mbpo(config, layout, rule, **parts))
 
 
@@ -128,7 +130,7 @@ def test_every_weighting_works_with_every_model_and_agent(loss, agent):
     networks = {}
     for name, build in WEIGHTINGS.items():
         wired = with_world(parts, weighting=build(config))
-        state = train(init(config, layout, wired, env), env, wired, config, Stopwatch())
+        state = train(init(config, layout, wired, begin(env, 0, 0)), env, wired, config, Stopwatch())
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((state.agent, state.model)))
         assert int(state.imagined.size) > 0
         networks[name] = np.asarray(state.model.network.members[0][0].w).tobytes()
@@ -181,9 +183,9 @@ def test_every_method_solves_a_probe_through_the_whole_loop(method):
     read = {leaf.name for leaf in leaves() if not leaf.methods or method in leaf.methods}
     config = change(tiny_of(method), {name: value for name, value in changes.items() if name in read})
     layout = Layout(2, 1)
-    parts = wire(config, layout, lambda obs: obs[:, 0] > 1.5)
+    parts = wire(config, layout, by_rule(lambda obs: obs[:, 0] > 1.5))
     env = Probe()
-    state = train(init(config, layout, parts, env), env, parts, config, Stopwatch())
+    state = train(init(config, layout, parts, begin(env, 0, 0)), env, parts, config, Stopwatch())
     obs = jnp.asarray([[0.0, x] for x in (-0.8, -0.4, 0.4, 0.8)])
     found = np.asarray(parts.recipe.agent.mode(state.agent.actor, obs))[:, 0]
     np.testing.assert_allclose(found, 0.8 * np.asarray(obs)[:, 1], atol=0.25)
@@ -207,7 +209,7 @@ def test_throttle_gives_the_updates_that_mbpo_pytorch_makes():
     for throttle, expected in ((5.0, [5000, 10_000, 15_000, 20_000]), (0.0, [20_000] * 4)):
         throttled = change(config, {"throttle": throttle})
         env, layout, parts = start(throttled)
-        state, made = init(throttled, layout, parts, env), []
+        state, made = init(throttled, layout, parts, begin(env, 0, 0)), []
         for epoch in range(4):
             for step in range(1000):
                 state.step = 5000 + 1000 * epoch + step

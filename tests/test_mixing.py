@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from test_imagination import PHYSICAL, change_capacity, newest, ring_of, write
 
 from pdml.config import change
+from pdml.errors import Diverged
 from pdml.mixing import Minibatches, Prioritised, Uniform, prioritised
 from pdml.replay import Replay
 from pdml.transition import Layout
@@ -90,7 +91,7 @@ def test_priorities_follow_their_imagined_rows_through_wraps_and_changes_of_capa
 
 def test_priorities_of_diverged_critics_stop_the_run_by_name():
     mixing = Prioritised(CONFIG, 4)
-    with pytest.raises(FloatingPointError, match="the critics have diverged"):
+    with pytest.raises(Diverged, match="the critics have diverged"):
         mixing.learn(Minibatches(np.array([[1]]), np.array([[3]]), None), np.float32([[np.nan, 1.0]]))
 
 

@@ -11,6 +11,7 @@ from test_algorithm import start
 
 from pdml.agents import critic_values, soft_target
 from pdml.config import change
+from pdml.errors import Diverged
 from pdml.model import apply_members, normalise
 from pdml.randomness import Purpose, key
 
@@ -48,5 +49,5 @@ def test_model_errors_belong_to_their_rows():
 
 def test_scores_of_diverged_critics_stop_the_run_by_name():
     broken = replace(AGENT, critics=jax.tree.map(lambda leaf: leaf * jnp.nan, AGENT.critics))
-    with pytest.raises(FloatingPointError, match="critics or the model have diverged"):
+    with pytest.raises(Diverged, match="critics or the model have diverged"):
         PARTS.scoring.values(broken, ROWS)

@@ -14,6 +14,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from pdml import interrupt
 from pdml.config import AmpoConfig, Config
 from pdml.descent import descend
 from pdml.dynamics import Dynamics, capacity_of
@@ -164,6 +165,7 @@ def adapt(config: Config, layout: Layout) -> Callable[..., tuple]:
             count = np.int32(min(STEPS_A_CALL, steps - first))
             state, copies, distance = jitted(model, copies, ring, rows, np.int32(len(real.rows)), count, draw)
             model, total = replace(model, adaptation=state), total + float(distance)
+            interrupt.check()
         network = Network(copies[1], model.network.bounds)
         metrics = {"model/adaptation_steps": float(steps), "model/feature_distance": total / steps}
         return replace(model, network=network), agent, metrics

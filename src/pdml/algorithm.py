@@ -12,12 +12,14 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float32
 
 from pdml.config import Config
 from pdml.diagnostics import Probes
-from pdml.envs import Episode, Step, advance, begin
+from pdml.envs import Episode, Step, advance
+from pdml.errors import Diverged
 from pdml.history import History
-from pdml.imagination import Imagined, Termination, empty, horizon, resize, sizes
+from pdml.imagination import Imagined, empty, horizon, resize, sizes
 from pdml.methods import RECIPES, Recipe
 from pdml.mixing import Mixing
 from pdml.model import ModelState
@@ -26,6 +28,7 @@ from pdml.replay import RealRows, Replay
 from pdml.sampling import Sampler
 from pdml.scoring import Scoring, scoring
 from pdml.shifts import estimator
+from pdml.termination import Known
 from pdml.timing import Stopwatch
 from pdml.transition import Layout
 from pdml.weighting import Context, Weights, by_block
@@ -72,6 +75,8 @@ class TrainState:
     """Real steps spent on evaluation, beyond those learned from."""
     epoch_updates: int = 0
     """Updates of the agent in this epoch."""
+    prior: int = 0
+    """Rows that were handed in before the run; they are block 0 then, and the warm-up is block 1."""
 
 
 class Parts(NamedTuple):
@@ -85,9 +90,9 @@ class Parts(NamedTuple):
     scoring: Scoring
 
 
-def wire(config: Config, layout: Layout, terminated: Termination, recipe: Recipe | None = None) -> Parts:
+def wire(config: Config, layout: Layout, known: Known, recipe: Recipe | None = None) -> Parts:
     """Jit a recipe, by default that of the configuration's method, at its edge."""
-    recipe = recipe or RECIPES[config.method](config, layout, terminated)
+    recipe = recipe or RECIPES[config.method](config, layout, known)
     imagined_rows = config.batch_size - real_rows(config, recipe)
 
     def act(actor: Any, obs: jax.Array, draw: jax.Array) -> jax.Array:
@@ -124,8 +129,8 @@ def real_rows(config: Config, recipe: Recipe) -> int:
     return config.batch_size if recipe.world is None else int(config.real_ratio * config.batch_size)
 
 
-def init(config: Config, layout: Layout, parts: Parts, env: gymnasium.Env) -> TrainState:
-    """Return the state before the first step (line 1)."""
+def init(config: Config, layout: Layout, parts: Parts, episode: Episode) -> TrainState:
+    """Return the state before the first step (line 1), with the first episode just begun."""
     agent, world = parts.recipe.agent.init(key(config.seed, Purpose.AGENT_INIT)), parts.recipe.world
     estimate = estimator(config.mixture, layout.action_size, config.seed)
     return TrainState(
@@ -136,7 +141,7 @@ def init(config: Config, layout: Layout, parts: Parts, env: gymnasium.Env) -> Tr
         mixing=parts.recipe.mixing(config, real_rows(config, parts.recipe)),
         replay=Replay(layout, config.replay_capacity),
         history=History(agent.actor, layout.obs_size, config.mixture.reservoir, config.seed, estimate),
-        episode=begin(env, config.seed, 0),
+        episode=episode,
         probes=Probes(layout.width),
     )
 
@@ -149,46 +154,74 @@ def train(
     clock: Stopwatch,
     after_step: Callable[[TrainState], None] = lambda state: None,
 ) -> TrainState:
-    """Algorithm 2. Numbers on the right are the paper's lines; line 8 minimises Eq. (7).
+    """Algorithm 2. Numbers on the right are the paper's lines.
 
     A block is `model_every` steps of the policy, which goes on learning meanwhile, and ends with the snapshot that
-    stands for it; the warm-up is block 0. As in MBPO, the G updates of lines 13-15 follow every real step.
+    stands for it; the warm-up is a block of its own. As in MBPO, the G updates of lines 13-15 follow every real step.
 
     Args:
-        after_step: Called after every real step: logs, evaluates, archives.
+        after_step: Called after every real step: logs, evaluates, saves.
     """
-    world = parts.recipe.world
-    for step in range(state.step, config.steps):  # 2
-        learned = step - config.warmup_steps
-        if learned >= 0 and learned % config.model_every == 0:
-            state.log = BlockLog()
-            if world is not None:
-                state.history.push(state.agent.actor)  # 4
-                real = state.replay.stored()
-                with clock("weigh"):
-                    weights = world.weighting(_context(real, state, parts, config))  # 5-6, Eq. (4)-(5)
-                with clock("fit"):
-                    state.model, fitted = world.dynamics.fit(state.model, real, weights.model, state.agent, step)  # 7-8
-                with clock("imagine"):
-                    state.imagined, dreamed = _imagine(state, parts, config, real, weights, learned)  # 9-12
-                with clock("refine"):  # other methods than PDML
-                    state.model, state.agent, refined = world.refine(
-                        state.model, state.agent, state.imagined, real, fitted, step
-                    )
-                state.log.metrics = weights.metrics | fitted | dreamed | refined
-                state.log.shares = by_block(weights, real.block, len(real.block_sizes))
+    while state.step < config.steps:  # 2
+        open_block(state, parts, config, clock)  # 4-12
         with clock("collect"):
-            state.episode, real_step = _collect(state, env, parts, config)  # 3
-        if learned >= 0 and _due(state, config):
-            with clock("improve"):
-                state.agent = _improve(state, parts, config)  # 13-15
-        state.step = step + 1
-        if real_step.finished is not None:
-            state.log.finished.append(real_step.finished)
-            if learned >= 0:
-                state.recent.append(real_step.finished)
+            state.episode, taken = advance(env, config.seed, state.episode, act(state, parts, config))  # 3
+        absorb(state, taken, parts, config, clock)  # 13-15
         after_step(state)
     return state
+
+
+def open_block(state: TrainState, parts: Parts, config: Config, clock: Stopwatch) -> None:
+    """At the first step of a block, fit the model to the current policy and imagine; line 8 minimises Eq. (7)."""
+    world, step, learned = parts.recipe.world, state.step, state.step - config.warmup_steps
+    if learned < 0 or learned % config.model_every != 0:
+        return
+    state.log = BlockLog()
+    if world is None:
+        return
+    state.history.push(state.agent.actor)  # 4
+    real = state.replay.stored()
+    with clock("weigh"):
+        weights = world.weighting(_context(real, state, parts, config))  # 5-6, Eq. (4)-(5)
+    with clock("fit"):
+        state.model, fitted = world.dynamics.fit(state.model, real, weights.model, state.agent, step)  # 7-8
+    with clock("imagine"):
+        state.imagined, dreamed = _imagine(state, parts, config, real, weights, learned)  # 9-12
+    with clock("refine"):  # other methods than PDML
+        state.model, state.agent, refined = world.refine(state.model, state.agent, state.imagined, real, fitted, step)
+    state.log.metrics = weights.metrics | fitted | dreamed | refined
+    state.log.shares = by_block(weights, real.block, len(real.block_sizes))
+
+
+def act(state: TrainState, parts: Parts, config: Config) -> np.ndarray:
+    """Choose the action of this step: uniform in the warm-up, then a sample of the policy."""
+    if state.step < config.warmup_steps:
+        drawn = generator(config.seed, Purpose.WARMUP, state.step)
+        return drawn.uniform(-1.0, 1.0, state.replay.layout.action_size).astype(np.float32)
+    draw = key(config.seed, Purpose.ACT, state.step)
+    return np.array(parts.act(state.agent.actor, state.episode.obs, draw))
+
+
+def absorb(state: TrainState, taken: Step, parts: Parts, config: Config, clock: Stopwatch) -> None:
+    """Store a real step with its block, and update the agent G times."""
+    learned = state.step - config.warmup_steps
+    terminated = taken.terminated or (config.time_limit_terminates and taken.finished is not None)
+    block = (state.prior > 0) + (0 if learned < 0 else 1 + learned // config.model_every)
+    state.replay.add(taken.obs, taken.action, taken.reward, taken.next_obs, terminated, block)
+    if learned >= 0 and _due(state, config):
+        with clock("improve"):
+            state.agent = _improve(state, parts, config)
+    state.step += 1
+    if taken.finished is not None:
+        state.log.finished.append(taken.finished)
+        if learned >= 0:
+            state.recent.append(taken.finished)
+
+
+def add_prior(state: TrainState, rows: Float32[np.ndarray, "n width"]) -> None:
+    """Store rows that were collected before the run, as a block of their own before the warm-up."""
+    state.replay.extend(rows)
+    state.prior = len(rows)
 
 
 def _context(real: RealRows, state: TrainState, parts: Parts, config: Config) -> Context:
@@ -203,6 +236,7 @@ def _context(real: RealRows, state: TrainState, parts: Parts, config: Config) ->
         values=lambda: parts.scoring.values(state.agent, real.rows),
         model_errors=lambda: parts.scoring.model_errors(cast(ModelState, state.model), real.rows, model_draw),
         random=lambda: generator(config.seed, Purpose.MISALIGN, state.step),
+        leading=1 + (state.prior > 0),
     )
 
 
@@ -222,7 +256,7 @@ def _imagine(
     draw = key(config.seed, Purpose.IMAGINE, state.step)
     ring, stats = imagine(state.model, state.agent.actor, ring, starts, np.int32(branches), np.int32(length), draw)
     if int(stats.steps) == 0:
-        raise FloatingPointError("no imagined row is finite: the model has diverged")
+        raise Diverged("no imagined row is finite: the model has diverged")
     state.mixing.imagined(ring, int(stats.steps))
     return ring, {
         "imagined/horizon": float(length),
@@ -231,22 +265,6 @@ def _imagine(
         "imagined/dropped": float(stats.dropped),
         "imagined/size": float(ring.size),
     }
-
-
-def _collect(state: TrainState, env: gymnasium.Env, parts: Parts, config: Config) -> tuple[Episode, Step]:
-    """Take one real step, uniform in the warm-up, and store it with its block."""
-    learned = state.step - config.warmup_steps
-    if learned < 0:
-        drawn = generator(config.seed, Purpose.WARMUP, state.step)
-        action = drawn.uniform(-1.0, 1.0, state.replay.layout.action_size).astype(np.float32)
-    else:
-        draw = key(config.seed, Purpose.ACT, state.step)
-        action = np.array(parts.act(state.agent.actor, state.episode.obs, draw))
-    episode, step = advance(env, config.seed, state.episode, action)
-    block = 0 if learned < 0 else 1 + learned // config.model_every
-    terminated = step.terminated or (config.time_limit_terminates and step.finished is not None)
-    state.replay.add(step.obs, step.action, step.reward, step.next_obs, terminated, block)
-    return episode, step
 
 
 def _due(state: TrainState, config: Config) -> bool:
@@ -269,6 +287,8 @@ def _improve(state: TrainState, parts: Parts, config: Config) -> Any:
     )
     state.mixing.learn(chosen, None if priorities is None else np.asarray(priorities))
     for name, value in jax.device_get(metrics).items():
+        if not np.isfinite(value):
+            raise Diverged(f"{name} is not finite: the agent has diverged")
         state.log.sums[name] = state.log.sums.get(name, 0.0) + float(value)
     state.log.improved += 1
     return agent

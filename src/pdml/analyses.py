@@ -14,6 +14,7 @@ import numpy as np
 
 from pdml import checkpoint, reference, rundir
 from pdml.algorithm import Parts
+from pdml.arrays import read_arrays
 from pdml.config import Config, change
 from pdml.diagnostics import Probe, collect, diagnosis
 from pdml.errors import UserError
@@ -85,7 +86,7 @@ def archives(run: Opened) -> dict[int, Path]:
 
 def _converge(run: Opened, file: Path, learned: int, fresh: int) -> Row:
     agent, dynamics = run.parts.recipe.agent, cast(World, run.parts.recipe.world).dynamics
-    arrays, note = checkpoint.read_arrays(file)
+    arrays, note = read_arrays(file)
     state = _restored(agent.init(key(0, Purpose.AGENT_INIT)), arrays, "agent", file)
     model = _restored(dynamics.init(key(0, Purpose.MODEL_INIT)), arrays, "model", file)
     replay = Replay(run.layout, run.config.replay_capacity)
@@ -123,12 +124,12 @@ def snapshots(run: Opened) -> dict[int, Callable[[], Mlp]]:
     """Return the policies that are kept, by steps after warm-up: every block's, and those archived."""
     agent = run.parts.recipe.agent.init(key(0, Purpose.AGENT_INIT))
     found: dict[int, Callable[[], Mlp]] = {
-        step: lambda file=file: _restored(agent.actor, checkpoint.read_arrays(file)[0], "agent.actor", file)
+        step: lambda file=file: _restored(agent.actor, read_arrays(file)[0], "agent.actor", file)
         for step, file in archives(run).items()
     }
     saved = sorted((run.path / "checkpoints").glob("step_*.safetensors"))
     if saved:
-        flat = checkpoint.read_arrays(saved[-1])[0]["history.snapshots"]
+        flat = read_arrays(saved[-1])[0]["history.snapshots"]
         _, restore = flat_form(agent.actor)
         for i, parameters in enumerate(flat):
             found[i * run.config.model_every] = lambda parameters=parameters: restore(jax.numpy.array(parameters))

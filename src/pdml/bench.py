@@ -18,15 +18,15 @@ from pdml.algorithm import TrainState, init, train, wire
 from pdml.config import MODEL_FREE, change, defaults
 from pdml.diagnostics import DEPTH, KEPT_ROWS, WINDOWS, Probes, diagnosis
 from pdml.dynamics import FitRows, ensemble
-from pdml.envs import advance, make_env
+from pdml.envs import advance, begin, make_env
 from pdml.history import History
 from pdml.imagination import Imagined, empty, sizes
 from pdml.losses import nll
 from pdml.methods import World
 from pdml.randomness import Purpose, key
-from pdml.runner import layout_of
+from pdml.runner import spaces_of
 from pdml.shifts import estimator
-from pdml.termination import RULES
+from pdml.termination import RULES, by_rule
 from pdml.timing import PHASES, Stopwatch
 
 PEAK_SIZE = 2048
@@ -103,9 +103,9 @@ def _loop(method: str, rows: int, steps: int = 20) -> Callable[[], dict[str, flo
     if method not in MODEL_FREE:
         config = change(config, {"dynamics.max_epochs": 10, "dynamics.patience": 10})
     config = change(config, {"replay_capacity": 2 * rows})
-    layout = layout_of(config)
-    env, parts = make_env(config.env), wire(config, layout, RULES["Hopper"])
-    state = init(config, layout, parts, env)
+    layout = spaces_of(config.env).layout
+    env, parts = make_env(config.env), wire(config, layout, by_rule(RULES["Hopper"]))
+    state = init(config, layout, parts, begin(env, config.seed, 0))
     blocks = (rows - config.warmup_steps) // config.model_every
     for number in range(rows):
         action = np.random.default_rng(number).uniform(-1.0, 1.0, layout.action_size).astype(np.float32)
@@ -178,8 +178,8 @@ def _phases() -> dict[str, tuple[float, Callable[[], int]]]:
 
 def _hopper():
     config = defaults("Hopper-v5")
-    layout = layout_of(config)
-    parts = wire(config, layout, RULES["Hopper"])
+    layout = spaces_of(config.env).layout
+    parts = wire(config, layout, by_rule(RULES["Hopper"]))
     rows = jax.random.normal(jax.random.key(0), (400_000, layout.width))
     ring = empty(config, layout)
     capacity, size = jnp.asarray(400_000, jnp.int32), jnp.array(400_000, jnp.int32)
@@ -287,8 +287,8 @@ def _diagnose(steps: int = 1000) -> tuple[float, Callable[[], int]]:
 
 def _reweight(policies: int, block: int = 250) -> tuple[float, Callable[[], int]]:
     config = defaults("Humanoid-v5")
-    layout = layout_of(config)
-    agent = wire(config, layout, RULES["Humanoid"]).recipe.agent
+    layout = spaces_of(config.env).layout
+    agent = wire(config, layout, by_rule(RULES["Humanoid"])).recipe.agent
     actor = agent.init(key(0, Purpose.AGENT_INIT)).actor
     forward = products((layout.obs_size, *config.agent.hidden_sizes, 2 * layout.action_size))
     reservoir = config.mixture.reservoir

@@ -1,47 +1,42 @@
 """Save and load the whole state: safetensors for arrays, one JSON text for the rest, no pickle."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from pdml.algorithm import BlockLog, Parts, TrainState, init
-from pdml.config import Config
+from pdml.arrays import read_arrays, write_arrays
+from pdml.config import Config, get, leaves
 from pdml.envs import Episode, reproduce
 from pdml.errors import UserError
-from pdml.settings import FORMAT, from_json, to_json
+from pdml.settings import from_json, to_json
 from pdml.transition import Layout
 from pdml.tree import flatten, unflatten
 
-
-def write_arrays(path: Path, arrays: dict[str, np.ndarray], note: dict[str, Any]) -> None:
-    """Write arrays and a JSON note to one file; a reader never sees half of it."""
-    partial = path.with_name(path.name + ".partial")
-    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    save_file(contiguous, partial, {"json": json.dumps({"format": FORMAT, **note})})
-    partial.replace(path)
+KEPT = 2
+"""Checkpoints of a run that are kept: the second stands in where the first turns out to be damaged."""
 
 
-def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read what `write_arrays` wrote."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            note = json.loads((file.metadata() or {})["json"])
-            arrays = {name: file.get_tensor(name) for name in file.keys()}
-    except (OSError, SafetensorError, KeyError, json.JSONDecodeError):
-        raise UserError(f"'{path}' cannot be read as a file of this package") from None
-    if note.get("format") != FORMAT:
-        raise UserError(f"'{path}': format {note.get('format')}, this version reads format {FORMAT}")
-    return arrays, note
+def saved(run: Path) -> list[Path]:
+    """Return the checkpoints of a run, newest first."""
+    return sorted((run / "checkpoints").glob("step_*.safetensors"), reverse=True)
 
 
-def save(state: TrainState, config: Config, path: Path) -> None:
-    """Write the whole state of a run."""
+def keep_last(run: Path) -> None:
+    """Remove all checkpoints but the newest."""
+    for path in saved(run)[KEPT:]:
+        path.unlink()
+
+
+def save(state: TrainState, config: Config, path: Path, files: dict[str, Any] | None = None) -> None:
+    """Write the whole state of a run.
+
+    Args:
+        files: What the run's other files need to go on from here; see `pdml.rundir.offsets`.
+    """
     arrays = flatten(state.agent, "agent") | flatten(state.model, "model") | flatten(state.imagined, "imagined")
     if state.imagined is not None:
         arrays["imagined.rows"] = arrays["imagined.rows"][: int(state.imagined.capacity)]
@@ -57,47 +52,70 @@ def save(state: TrainState, config: Config, path: Path) -> None:
         "step": state.step,
         "evaluation_steps": state.evaluation_steps,
         "epoch_updates": state.epoch_updates,
+        "prior": state.prior,
         "episode": {"number": state.episode.number, "total": state.episode.total},
         "log": asdict(state.log),
         "recent": state.recent,
+        "files": files or {},
     }
     write_arrays(path, arrays, note)
 
 
-def saved_config(path: Path) -> Config:
-    """Return the configuration of a saved state."""
-    return from_json(read_arrays(path)[1]["config"], str(path))
+class Loaded(NamedTuple):
+    """A state that was read, and what was kept beside it."""
+
+    state: TrainState
+    files: dict[str, Any]
+    reproduced: bool
+    """Whether the environment came to where it was; otherwise the state begins a new episode."""
 
 
-def load(path: Path, config: Config, layout: Layout, parts: Parts, env: gymnasium.Env) -> TrainState:
-    """Read a whole state and bring the environment to where it was."""
+def load(path: Path, config: Config, layout: Layout, parts: Parts, env: gymnasium.Env | None) -> Loaded:
+    """Read a whole state and bring the environment, if there is one, to where it was."""
     arrays, note = read_arrays(path)
-    state = init(config, layout, parts, env)
+    _require_same(path, note.get("config"), config)
+    state = init(config, layout, parts, Episode())
     if state.imagined is not None and "imagined.rows" in arrays:
         rows = np.zeros(state.imagined.rows.shape, np.float32)  # its size follows from the steps to come
         if len(arrays["imagined.rows"]) <= len(rows):
             rows[: len(arrays["imagined.rows"])] = arrays["imagined.rows"]
             arrays["imagined.rows"] = rows
-    state.step, state.evaluation_steps = note["step"], note["evaluation_steps"]
-    state.epoch_updates = note["epoch_updates"]
     try:
         state.agent = unflatten(state.agent, arrays, "agent")
         state.model = unflatten(state.model, arrays, "model")
         state.imagined = unflatten(state.imagined, arrays, "imagined")
-    except ValueError as error:
+        _restore(state, arrays, note)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         raise UserError(f"'{path}' does not belong to this configuration: {error}") from None
+    count = min(len(state.episode.actions), state.replay.size)
+    reproduced = True
+    if env is not None:
+        seen = state.replay.stored().rows[state.replay.size - count :, : layout.obs_size]
+        state.episode, reproduced = reproduce(env, config.seed, state.episode, seen)
+    return Loaded(state, note["files"], reproduced)
+
+
+def _require_same(path: Path, kept: Any, config: Config) -> None:
+    """Raise if a state was saved by a run of another configuration; it may have been meant to be shorter."""
+    was = from_json(kept, str(path)) if isinstance(kept, str) else None
+    for leaf in leaves():
+        if was is None or (leaf.name != "steps" and get(was, leaf.name) != get(config, leaf.name)):
+            raise UserError(f"'{path}' is of another run: its {leaf.name} is not this run's")
+
+
+def _restore(state: TrainState, arrays: dict[str, np.ndarray], note: dict[str, Any]) -> None:
+    """Take over all but the trees."""
+    state.step, state.evaluation_steps = note["step"], note["evaluation_steps"]
+    state.epoch_updates, state.prior = note["epoch_updates"], note["prior"]
     state.replay.restore(section(arrays, "replay."))
     state.history.restore(section(arrays, "history."))
     state.mixing.restore(section(arrays, "mixing."))
-    if "probes.rows" in arrays:  # older states have none
-        state.probes.restore(section(arrays, "probes."))
+    state.probes.restore(section(arrays, "probes."))
     state.log = BlockLog(**{**note["log"], "finished": _episodes(note["log"]["finished"])})
     state.recent = _episodes(note["recent"])
     state.episode = Episode(
         obs=arrays["episode.obs"].copy(), actions=list(arrays["episode.actions"].copy()), **note["episode"]
     )
-    reproduce(env, config.seed, state.episode)
-    return state
 
 
 def _episodes(pairs: list[list[Any]]) -> list[tuple[float, int]]:

@@ -5,15 +5,16 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pdml import cli_look, rundir, settings
 from pdml import config as configs
 from pdml.config import METHODS, PRESETS, Config
-from pdml.device import prepare
-from pdml.errors import UserError
+from pdml.device import available_threads, prepare
+from pdml.errors import RunError, UserError
 from pdml.look import FIGURES
 from pdml.tasks import TASKS
 
@@ -35,6 +36,9 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    warnings.showwarning = lambda message, *where, **more: print(f"pdml: {message}", file=sys.stderr)
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # so that module:Id finds a module beside us
     try:
         return _dispatch(words)
     except UserError as error:
@@ -54,6 +58,7 @@ def _dispatch(words: list[str]) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     base, train_words = _defaults(words[1:]) if words[:1] == ["train"] else (Config(), [])
     _train_parser(commands.add_parser("train", help="train a policy"), base)
+    _resume_parser(commands.add_parser("resume", help="go on with a run that was stopped"))
     _eval_parser(commands.add_parser("eval", help="evaluate the policy of a run"))
     _list_parser(commands.add_parser("list", help="list presets, environments, methods or figures"))
     _bench_parser(commands.add_parser("bench", help="measure speed in percent of this machine's matmul peak"))
@@ -81,6 +86,7 @@ def _train_parser(parser: argparse.ArgumentParser, base: Config) -> None:
     parser.add_argument("--config", metavar="FILE", help="config.json of a run to repeat; other options override it")
     parser.add_argument("--run-dir", metavar="DIR", type=Path, help="where to keep the run (default: runs/...)")
     parser.add_argument("--threads", metavar="N", help="cores to use (default: all)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --run-dir, if there is one")
     group: Any = parser
     for leaf in configs.leaves():
         section = leaf.name.rpartition(".")[0]
@@ -136,24 +142,82 @@ def _train(options: argparse.Namespace) -> int:
     given = {name[6:]: text for name, text in vars(options).items() if name.startswith("field:") and text is not None}
     changes = {name: settings.parse(name, text) for name, text in given.items()}
     settings.refuse_foreign(options.base.method, changes)
-    config = settings.check(configs.change(options.base, changes))
+    config = settings.check_length(settings.check(configs.change(options.base, changes)))
+    if options.resume and options.run_dir is None:
+        raise UserError("--resume needs --run-dir: which run to go on with")
     path = options.run_dir or rundir.default_path(config)
+    if options.resume and (path / "config.json").exists():
+        _same_run(config, path)
+        if (path / "DONE").exists() and settings.read_config(path / "config.json").steps == config.steps:
+            print(f"done already: {path}")
+            return 0
+        return _resume_run(path, config.steps, options)
     rundir.check_free(path)
     threads = prepare(_threads(options))
 
     from pdml.runner import run
 
-    command = f"pdml {shlex.join(options.words)}"
     print(f"{config.method} on {config.env}, {config.steps} steps, seed {config.seed}: {path}", flush=True)
+    return _watched(path, lambda command: run(config, path, threads, command, print), options)
+
+
+def _same_run(config: Config, path: Path) -> None:
+    """Raise unless a directory's run has this configuration, but for its number of steps."""
+    kept = settings.read_config(path / "config.json")
+    for leaf in configs.leaves():
+        was, now = configs.get(kept, leaf.name), configs.get(config, leaf.name)
+        if was != now and leaf.name != "steps":
+            raise UserError(f"run-dir = '{path}': its run has {leaf.name} = {shown(was)}, not {shown(now)}")
+
+
+def _watched(path: Path, work: Callable[[str], Any], options: argparse.Namespace) -> int:
+    """Do the work of a run; Ctrl-C and SIGTERM save it, a failure is one line."""
+    from pdml import checkpoint, interrupt
+
+    def hint() -> str:
+        return f"; go on with: pdml resume {shlex.quote(str(path))}" if checkpoint.saved(path) else ""
+
     try:
-        run(config, path, threads, command)
+        with interrupt.listening():
+            work(f"pdml {shlex.join(options.words)}")
     except UserError:
         raise
+    except interrupt.Stopped as stopped:
+        print(f"pdml: stopped ({stopped}){hint() or '; nothing was saved yet'}", file=sys.stderr)
+        return 128 + stopped.number
     except Exception as error:
-        print(f"pdml: the run failed ({type(error).__name__}: {error}); see {path / 'error.txt'}", file=sys.stderr)
+        said = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+        where = f"; see {path / 'error.txt'}" if (path / "error.txt").exists() else ""
+        print(f"pdml: the run failed ({said}){where}{hint()}", file=sys.stderr)
         return 1
     print(f"done: {path}")
     return 0
+
+
+def _resume_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Go on with a run from its last whole checkpoint, as if it had never stopped."
+    parser.add_argument("path", metavar="RUN", type=Path, help="directory of the run")
+    parser.add_argument("--steps", metavar="N", help="real steps in all, to go further than was meant")
+    parser.add_argument("--threads", metavar="N", help="cores to use (default: as many as before)")
+    parser.set_defaults(run=_resume)
+
+
+def _resume(options: argparse.Namespace) -> int:
+    rundir.require(options.path)
+    return _resume_run(options.path, None if options.steps is None else settings.whole("steps", options.steps), options)
+
+
+def _resume_run(path: Path, steps: int | None, options: argparse.Namespace) -> int:
+    """Resume with the threads that the run had, since they decide the last bits."""
+    threads = _threads(options) or rundir.threads_of(path)
+    threads = prepare(min(threads, available_threads()) if threads else None)
+
+    from pdml.runner import resume
+
+    def say(line: str) -> None:
+        print(f"pdml: {line}", file=sys.stderr)
+
+    return _watched(path, lambda command: resume(path, steps, threads, command, say), options)
 
 
 def _eval_parser(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple, get_type_hints
 
 from pdml.errors import UserError, nearest
-from pdml.tasks import find_task
+from pdml.tasks import Task, find_task
 
 METHODS: dict[str, str] = {
     "pdml": "PDML-MBPO [Wang et al. 2023]: MBPO whose model and rollouts follow the current policy",
@@ -231,8 +231,19 @@ class Config:
         choices=("both", "model", "starts", "none"),
         methods=tuple(name for name in WEIGHTED if name not in METHOD_CHANGES or "weigh" not in METHOD_CHANGES[name]),
     )
+    termination: str = option(
+        "rule",
+        "when imagined episodes end: rule (of the environment's family), never, learned, or module:function",
+        methods=MODEL_BASED,
+    )
+    reward: str = option("learned", "the reward of imagined steps: learned, or module:function", methods=MODEL_BASED)
+    max_episode_steps: int = option(0, "cut episodes here, beside the environment's own ends; 0: do not", "[0, inf)")
+    env_timeout: float = option(
+        3600.0, "seconds that a step or reset of the environment may take before the run is ended; 0: any", "[0, inf)"
+    )
     eval_every: int = option(1000, "real steps between evaluations", "[1, inf)")
     eval_episodes: int = option(10, "episodes an evaluation; 0 reports training episodes instead", "[0, inf)")
+    checkpoint_every: int = option(1000, "real steps between saved states; the last two are kept", "[1, inf)")
     archive_at: tuple[int, ...] = option(
         (), "steps whose agent, model and real rows are kept, e.g. 20000,40000", "[1, inf)"
     )
@@ -279,12 +290,16 @@ def leaves(kind: type = Config, prefix: str = "", methods: tuple[str, ...] = ())
             yield Leaf(f"{prefix}{item.name}", note["help"], note["within"], note["choices"], readers, hints[item.name])
 
 
-def defaults(env: str, method: str = "pdml", preset: str = "paper") -> Config:
-    """Return the configuration of a method on an environment."""
+def defaults(env: str, method: str = "pdml", preset: str = "paper", task: Task | None = None) -> Config:
+    """Return the configuration of a method on an environment.
+
+    Args:
+        task: What is known of the environment, where its id does not tell.
+    """
     for name, value, table in (("method", method, METHODS), ("preset", preset, PRESETS)):
         if value not in table:
             raise UserError(f"{name} = '{value}': unknown{nearest(value, table)}; allowed: {', '.join(table)}")
-    task = find_task(env)
+    task = task or find_task(env)
     config = Config(
         env=env,
         method=method,
@@ -292,6 +307,8 @@ def defaults(env: str, method: str = "pdml", preset: str = "paper") -> Config:
         steps=task.budget,
         warmup_steps=task.warmup_steps,
         updates_per_step=task.updates_per_step,
+        termination=task.termination,
+        max_episode_steps=task.max_episode_steps,
         agent=AgentConfig(target_entropy=task.target_entropy),
         ampo=AmpoConfig(**dataclasses.asdict(task.adaptation)),
         rollouts=RolloutConfig(batch=task.rollout_batch, **dataclasses.asdict(task.horizon)),

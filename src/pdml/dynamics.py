@@ -14,8 +14,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Float64, Int, PRNGKeyArray
 
+from pdml import interrupt
 from pdml.config import Config, DynamicsConfig
 from pdml.descent import descend
+from pdml.errors import Diverged
 from pdml.losses import Loss
 from pdml.model import Bounds, ModelState, Network, Normaliser, apply_members
 from pdml.nets import Mlp, init_truncated
@@ -24,6 +26,9 @@ from pdml.replay import RealRows
 from pdml.sampling import Sampler
 from pdml.transition import Layout
 from pdml.tree import copy
+
+BATCHES_A_CALL = 250
+"""Minibatches between two looks at whether the run was asked to stop."""
 
 
 class Dynamics(NamedTuple):
@@ -73,7 +78,10 @@ def ensemble(config: Config, layout: Layout, loss: Loss) -> Dynamics:
         epoch, waited = 0, 0
         while epoch < options.max_epochs and waited <= options.patience:
             chosen = data.minibatches(generator(seed, Purpose.MODEL_ROWS, step, epoch))
-            network, opt = train_epoch(network, opt, data.rows, chosen, np.int32(data.num_batches))
+            for first in range(0, data.num_batches, BATCHES_A_CALL):
+                last = np.int32(min(first + BATCHES_A_CALL, data.num_batches))
+                network, opt = train_epoch(network, opt, data.rows, chosen, np.int32(first), last)
+                interrupt.check()
             error = np.asarray(holdout_error(network, data.rows, data.holdout, data.share, np.int32(data.num_holdout)))
             improved = error < (1.0 - options.improvement) * best_error
             best = keep_best(best, network.members, improved)
@@ -81,7 +89,7 @@ def ensemble(config: Config, layout: Layout, loss: Loss) -> Dynamics:
             waited = 0 if improved.any() else waited + 1
             epoch += 1
         if not np.isfinite(error).all():
-            raise FloatingPointError("the holdout error is not finite: the model has diverged")
+            raise Diverged("model/holdout_error is not finite: the model has diverged")
         if not options.restore_best:
             best, best_error = network.members, error
         elites = np.argsort(best_error, kind="stable")[: options.num_elites].astype(np.int32)
@@ -114,16 +122,17 @@ def make_train_epoch(loss: Loss, adam: optax.GradientTransformation) -> Callable
         opt: optax.OptState,
         rows: FitRows,
         chosen: Int[Array, "batches members b"],
-        num_batches: Int[Array, ""],
+        first: Int[Array, ""],
+        last: Int[Array, ""],
     ) -> tuple[Network, optax.OptState]:
-        """Descend once on each of the first `num_batches` minibatches."""
+        """Descend once on each minibatch from `first` to before `last`."""
 
         def step(i: Array, carry: tuple[Network, optax.OptState]):
             network, opt = carry
             grads = jax.grad(loss.value)(network, *(column[chosen[i]] for column in rows))
             return descend(adam, grads, opt, network)
 
-        return jax.lax.fori_loop(0, num_batches, step, (network, opt))
+        return jax.lax.fori_loop(first, last, step, (network, opt))
 
     return train_epoch
 

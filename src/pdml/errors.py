@@ -11,6 +11,14 @@ class UserError(Exception):
     """
 
 
+class RunError(Exception):
+    """What ended a run, in one sentence: nothing the user wrote, so it ends in error.txt and with code 1."""
+
+
+class Diverged(RunError):  # noqa: N818 (a run error it is)
+    """A number that learning depends on is not finite any more; the sentence names it."""
+
+
 def nearest(name: object, names: Iterable[str]) -> str:
     """Suggest the closest allowed name, if one is close."""
     known = {each.lower(): each for each in names}

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import gymnasium
 import numpy as np
 
+from pdml import interrupt
 from pdml.randomness import Purpose, env_seed
 
 BatchPolicy = Callable[[np.ndarray, int], np.ndarray]
@@ -19,14 +20,30 @@ class EpisodeResult(NamedTuple):
     length: int
 
 
-def evaluate(envs: list[gymnasium.Env], policy: BatchPolicy, seed: int, step: int) -> list[EpisodeResult]:
-    """Run one episode in each environment.
+def evaluate(
+    envs: list[gymnasium.Env], policy: BatchPolicy, seed: int, step: int, episodes: int
+) -> list[EpisodeResult]:
+    """Run some episodes, as many at once as there are environments.
 
     Starting states are drawn anew for each evaluation, from seeds that depend on the run's seed, the step and the
     episode only. The batch keeps its size when episodes end, so the policy is compiled once.
     """
+    results: list[EpisodeResult] = []
+    for first in range(0, episodes, len(envs)):
+        wave = envs[: episodes - first]
+        results += _wave(wave, lambda obs, time: policy(_padded(obs, len(envs)), time), seed, step, first)
+    return results
+
+
+def _padded(obs: np.ndarray, length: int) -> np.ndarray:
+    """Return observations filled up with zeros, so that the batch has one shape."""
+    return obs if len(obs) == length else np.concatenate([obs, np.zeros((length - len(obs), obs.shape[1]), np.float32)])
+
+
+def _wave(envs: list[gymnasium.Env], policy: BatchPolicy, seed: int, step: int, first: int) -> list[EpisodeResult]:
+    """Run one episode in each environment."""
     obs = np.stack(
-        [env.reset(seed=env_seed(seed, Purpose.EVALUATION, step, i))[0] for i, env in enumerate(envs)]
+        [env.reset(seed=env_seed(seed, Purpose.EVALUATION, step, first + i))[0] for i, env in enumerate(envs)]
     ).astype(np.float32)
     total, length = np.zeros(len(envs)), np.zeros(len(envs), int)
     running = np.ones(len(envs), bool)
@@ -40,4 +57,5 @@ def evaluate(envs: list[gymnasium.Env], policy: BatchPolicy, seed: int, step: in
             length[i] += 1
             running[i] = not (terminated or truncated)
         time += 1
+        interrupt.check(patience=5.0)
     return [EpisodeResult(float(r), int(n)) for r, n in zip(total, length, strict=True)]

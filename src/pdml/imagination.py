@@ -4,6 +4,7 @@ Lines 9-12 of Algorithm 2.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -13,11 +14,16 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from pdml.config import Config, RolloutConfig
 from pdml.model import ModelState, predict, reward_variance
 from pdml.nets import Mlp, choose
+from pdml.termination import StepFunction
 from pdml.transition import Layout, Transition, pack
 from pdml.tree import pytree
 
 Policy = Callable[[Mlp, Float[Array, "b obs"], PRNGKeyArray], Float[Array, "b action"]]
-Termination = Callable[[Float[Array, "b obs"]], Bool[Array, " b"]]
+
+
+Ended = Callable[
+    [ModelState, Float[Array, "b obs"], Float[Array, "b action"], Float[Array, "b obs"]], Bool[Array, " b"]
+]
 
 
 @pytree
@@ -65,13 +71,18 @@ def group_rows(config: Config) -> int:
 
 
 def empty(config: Config, layout: Layout) -> Imagined:
-    """Return an empty ring, large enough for every length that this configuration reaches in its steps."""
+    """Return an empty ring, large enough for this configuration."""
+    zero = jnp.asarray(0, jnp.int32)
+    rows = jnp.zeros((physical(config), layout.width))
+    return Imagined(rows, zero, jnp.array(zero, copy=True), jnp.array(zero, copy=True))
+
+
+def physical(config: Config) -> int:
+    """Return how many rows the ring must have room for, for every length that this configuration reaches."""
     epochs = min((config.steps - config.warmup_steps) // config.epoch_steps, config.rollouts.last_epoch)
     lengths = {horizon(config.rollouts, epoch) for epoch in range(epochs + 1)}
     chunk = group_rows(config) * config.dynamics.num_elites
-    physical = max(chunk, *(sizes(config, length)[0] for length in lengths))
-    zero = jnp.asarray(0, jnp.int32)
-    return Imagined(jnp.zeros((physical, layout.width)), zero, jnp.array(zero, copy=True), jnp.array(zero, copy=True))
+    return max([chunk, *(sizes(config, length)[0] for length in lengths)])
 
 
 def resize(ring: Imagined, capacity: Int[Array, ""]) -> Imagined:
@@ -110,11 +121,23 @@ def compact(rows: Float[Array, "n width"], keep: Bool[Array, " n"]) -> Float[Arr
     return rows[jnp.argsort(~keep, stable=True)]
 
 
-def branched(config: Config, layout: Layout, sample: Policy, terminated: Termination) -> Callable[..., tuple]:
+def grown(ring: Imagined, physical: int) -> Imagined:
+    """Return the ring with room for more rows; nothing in it moves."""
+    more = max(physical - len(ring.rows), 0)
+    return replace(ring, rows=jnp.pad(ring.rows, ((0, more), (0, 0)))) if more else ring
+
+
+def branched(
+    config: Config, layout: Layout, sample: Policy, ended: Ended, reward_of: StepFunction | None = None
+) -> Callable[..., tuple]:
     """Build the imagination of MBPO: stochastic branches, each step by a randomly chosen elite.
 
     Groups are dealt anew at every depth: each row's member is uniform, and each row costs one network. A branch that
     terminates or leaves the finite numbers is dropped, the rest moves up, so dead branches cost nothing.
+
+    Args:
+        ended: Says which steps end an episode.
+        reward_of: The reward of each step, where it is known.
 
     Returns:
         A function (model, actor, ring, starts, number of starts, length, key) -> (ring, stats).
@@ -128,7 +151,10 @@ def branched(config: Config, layout: Layout, sample: Policy, terminated: Termina
         reward, next_obs = predict(model, elites, obs, action, predict_key, config.rollouts.deterministic)
         if penalty > 0:
             reward = reward - penalty * reward_variance(model, obs, action)
-        return Transition(obs, action, reward, next_obs, terminated(next_obs).astype(jnp.float32))
+        if reward_of is not None:
+            reward = reward_of(obs, action, next_obs)
+        ends = ended(model, obs, action, next_obs)
+        return Transition(obs, action, reward, next_obs, ends.astype(jnp.float32))
 
     def imagine(
         model: ModelState,

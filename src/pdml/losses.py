@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from pdml.agents import SACState, value_gradients
 from pdml.chunks import in_chunks
 from pdml.config import Config
+from pdml.errors import Diverged
 from pdml.model import Network, apply_members, split_output
 from pdml.replay import RealRows
 from pdml.transition import Layout
@@ -117,7 +118,7 @@ def gradient_weights(gradients: Float[np.ndarray, "n critics obs"], quantile: fl
     Where the quantile itself is 0 nothing is cut; where no value depends on the state all entries weigh alike.
     """
     if not np.isfinite(gradients).all():
-        raise FloatingPointError("the gradient of a value function is not finite: the critics have diverged")
+        raise Diverged("the gradient of a value function is not finite: the critics have diverged")
     squared = np.zeros((len(gradients), gradients.shape[2]), np.float32)
     for of_critic in np.moveaxis(gradients, 1, 0):
         length = np.linalg.norm(of_critic, axis=1, keepdims=True)

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from pdml import interrupt
 from pdml.agents import Agent, Critics, Metrics, SACState, actor_critic, average, least
 from pdml.config import Config
 from pdml.descent import descend
@@ -131,6 +132,7 @@ def train_heads(config: Config, layout: Layout):
             rows = real.rows[drawn.integers(len(real.rows), size=(HEAD_BATCHES, rows_each))]
             agent, error = jitted(agent, rows, np.int32(count))
             total, done = total + float(error), done + count
+            interrupt.check()
         return model, agent, {"agent/head_loss": total / batches}
 
     return refine

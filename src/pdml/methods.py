@@ -1,14 +1,20 @@
 """The recipe page: every method as a short function that names its parts."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pdml import adaptation, agents, losses, maper, mixing, weighting
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray
+
+from pdml import adaptation, agents, ending, losses, maper, mixing, weighting
 from pdml.config import Config
 from pdml.dynamics import Dynamics, ensemble
-from pdml.imagination import Imagined, Termination, branched
+from pdml.imagination import Ended, Imagined, branched
 from pdml.model import ModelState
+from pdml.randomness import Purpose, key
 from pdml.replay import RealRows
+from pdml.termination import Known
 from pdml.transition import Layout
 
 Refine = Callable[
@@ -22,6 +28,7 @@ class World(NamedTuple):
 
     weighting: weighting.Weighting
     dynamics: Dynamics
+    ended: Ended
     imagine: Callable[..., tuple]
     refine: Refine
 
@@ -40,10 +47,33 @@ def nothing(model: ModelState, agent: Any, ring: Imagined, real: RealRows, fitte
     return model, agent, {}
 
 
+def knowing_ends(config: Config, layout: Layout, dynamics: Dynamics, known: Known) -> tuple[Dynamics, Ended]:
+    """Return the model and what says which steps end an episode: what is known of it, or a part of the model."""
+    rule = known.terminated
+    if rule is not None:
+        return dynamics, lambda model, obs, action, next_obs: rule(obs, action, next_obs)
+    part = ending.learned(config, layout)
+
+    def init(draw: PRNGKeyArray) -> ModelState:
+        return replace(dynamics.init(draw), ending=part.init(key(config.seed, Purpose.ENDING_INIT)))
+
+    def fit(
+        state: ModelState, real: RealRows, weights: np.ndarray, agent: Any, step: int
+    ) -> tuple[ModelState, dict[str, float]]:
+        state, metrics = dynamics.fit(state, real, weights, agent, step)
+        ended, told = part.fit(state.ending, real, step)
+        return replace(state, ending=ended), metrics | told
+
+    def ended(model: ModelState, obs: Array, action: Array, next_obs: Array) -> Array:
+        return part.probability(model.ending, obs, action, next_obs) > 0.5
+
+    return Dynamics(init, fit, dynamics.jitted), ended
+
+
 def mbpo(
     config: Config,
     layout: Layout,
-    terminated: Termination,
+    known: Known,
     *,
     weigh: weighting.Weighting | None = None,
     dynamics: Dynamics | None = None,
@@ -53,71 +83,74 @@ def mbpo(
 ) -> Recipe:
     """MBPO [Janner et al. 2019]; the methods that build on it say what they change."""
     agent = agent or agents.sac(config, layout)
+    dynamics = dynamics or ensemble(config, layout, losses.nll(config))
+    dynamics, ended = knowing_ends(config, layout, dynamics, known)
     world = World(
         weighting=weighting.applied_to(weigh or weighting.uniform(), config.weigh),
-        dynamics=dynamics or ensemble(config, layout, losses.nll(config)),
-        imagine=branched(config, layout, agent.sample, terminated),
+        dynamics=dynamics,
+        ended=ended,
+        imagine=branched(config, layout, agent.sample, ended, known.reward),
         refine=refine,
     )
     return Recipe(world, mix, agent)
 
 
-def pdml(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+def pdml(config: Config, layout: Layout, known: Known) -> Recipe:
     """PDML-MBPO [Wang et al. 2023]: MBPO whose model and rollouts follow the current policy.
 
     Its ablations are the same recipe with `weigh` set to the model or to the starts.
     """
-    return mbpo(config, layout, terminated, weigh=weighting.policy_mixture(config.mixture))
+    return mbpo(config, layout, known, weigh=weighting.policy_mixture(config.mixture))
 
 
-def decay_mbpo(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+def decay_mbpo(config: Config, layout: Layout, known: Known) -> Recipe:
     """PDML's mixture by age [Wang et al. 2023, Sec. 5]."""
-    return mbpo(config, layout, terminated, weigh=weighting.exponential_decay(config.mixture))
+    return mbpo(config, layout, known, weigh=weighting.exponential_decay(config.mixture))
 
 
-def per_mbpo(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+def per_mbpo(config: Config, layout: Layout, known: Known) -> Recipe:
     """MBPO with rows weighed by temporal-difference error [Schaul et al. 2016]."""
-    return mbpo(config, layout, terminated, weigh=weighting.temporal_difference(config.priority))
+    return mbpo(config, layout, known, weigh=weighting.temporal_difference(config.priority))
 
 
-def recall_mbpo(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+def recall_mbpo(config: Config, layout: Layout, known: Known) -> Recipe:
     """MBPO on the real rows of the highest value [Goyal et al. 2019, as Wang et al. 2023 use it]."""
-    return mbpo(config, layout, terminated, weigh=weighting.highest_values(config.priority))
+    return mbpo(config, layout, known, weigh=weighting.highest_values(config.priority))
 
 
-def maper_mbpo(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+def maper_mbpo(config: Config, layout: Layout, known: Known) -> Recipe:
     """MaPER [Oh et al. 2022]: MBPO with model-augmented critics and prioritised minibatches of the agent."""
     agent, refine = maper.maper(config, layout), maper.train_heads(config, layout)
-    return mbpo(config, layout, terminated, agent=agent, mix=mixing.Prioritised, refine=refine)
+    return mbpo(config, layout, known, agent=agent, mix=mixing.Prioritised, refine=refine)
 
 
-def maper_mbpo_model(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+def maper_mbpo_model(config: Config, layout: Layout, known: Known) -> Recipe:
     """MaPER as a weighting of model learning, the words of [Wang et al. 2023]."""
-    return mbpo(config, layout, terminated, weigh=weighting.temporal_difference_and_model(config.priority))
+    return mbpo(config, layout, known, weigh=weighting.temporal_difference_and_model(config.priority))
 
 
-def ampo(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+def ampo(config: Config, layout: Layout, known: Known) -> Recipe:
     """AMPO [Shen et al. 2020]: MBPO whose model is adapted to imagined inputs after each block's branches."""
     dynamics = adaptation.adapted(config, ensemble(config, layout, losses.nll(config)))
-    return mbpo(config, layout, terminated, dynamics=dynamics, refine=adaptation.adapt(config, layout))
+    return mbpo(config, layout, known, dynamics=dynamics, refine=adaptation.adapt(config, layout))
 
 
-def vagram(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+def vagram(config: Config, layout: Layout, known: Known) -> Recipe:
     """VaGraM [Voelcker et al. 2022]: MBPO with a value-gradient-weighted model loss."""
-    return mbpo(config, layout, terminated, dynamics=ensemble(config, layout, losses.vagram(config, layout)))
+    return mbpo(config, layout, known, dynamics=ensemble(config, layout, losses.vagram(config, layout)))
 
 
-def redq(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+def redq(config: Config, layout: Layout, known: Known) -> Recipe:
     """REDQ [Chen et al. 2021]."""
     return Recipe(None, mixing.Uniform, agents.redq(config, layout))
 
 
-def sac(config: Config, layout: Layout, terminated: Termination) -> Recipe:
+def sac(config: Config, layout: Layout, known: Known) -> Recipe:
     """SAC [Haarnoja et al. 2018]."""
     return Recipe(None, mixing.Uniform, agents.sac(config, layout))
 
 
-RECIPES: dict[str, Callable[[Config, Layout, Termination], Recipe]] = {
+RECIPES: dict[str, Callable[[Config, Layout, Known], Recipe]] = {
     "pdml": pdml,
     "mbpo": mbpo,
     "pdml-model-only": pdml,

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Float64, Int
 
 from pdml.config import Config
+from pdml.errors import Diverged
 from pdml.imagination import Imagined
 from pdml.randomness import Purpose, generator
 from pdml.replay import Replay
@@ -121,7 +122,7 @@ class Prioritised:
         assert priorities is not None
         assert chosen.imagined is not None
         if not np.isfinite(priorities).all():
-            raise FloatingPointError("the priority of a row is not finite: the critics have diverged")
+            raise Diverged("the priority of a row is not finite: the critics have diverged")
         options, real_rows = self._config.priority, chosen.real.shape[1]
         weights = np.power(priorities.astype(np.float64) + options.floor, options.exponent)
         self._real[chosen.real] = weights[:, :real_rows]

@@ -49,6 +49,8 @@ class ModelState:
     elites: Int[Array, " elites"]
     adaptation: Any
     """What `pdml.adaptation` keeps from block to block; empty without it."""
+    ending: Any = ()
+    """What `pdml.ending` keeps where the end of episodes is learned; empty where it is known."""
 
 
 def apply_members(
@@ -108,11 +110,17 @@ def predict(
 
 def elite_mean(model: ModelState, obs: Float[Array, "b obs"], action: Float[Array, "b a"]) -> Float[Array, "b obs"]:
     """Return the next state by the mean of the elites' means."""
+    return obs + elite_means(model, obs, action)[:, :, 1:].mean(axis=0)
+
+
+def elite_means(
+    model: ModelState, obs: Float[Array, "b obs"], action: Float[Array, "b a"]
+) -> Float[Array, "elites b outputs"]:
+    """Return the mean of each elite: reward and change of state."""
     x = normalise(model.normaliser, jnp.concatenate([obs, action], axis=-1))
     elites = choose(model.network.members, model.elites)
     shared = jnp.broadcast_to(x[None], (len(elites), *x.shape))
-    outputs = jnp.stack([output[:, 1 : obs.shape[1] + 1] for output in apply_members(elites, shared)])
-    return obs + outputs.mean(axis=0)
+    return jnp.stack([output[:, : obs.shape[1] + 1] for output in apply_members(elites, shared)])
 
 
 def reward_variance(model: ModelState, obs: Float[Array, "b obs"], action: Float[Array, "b a"]) -> Float[Array, " b"]:

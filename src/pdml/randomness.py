@@ -37,6 +37,9 @@ class Purpose(IntEnum):
     PROBE_EPISODE = 22
     PROBE_ACT = 23
     PROBE_RESERVOIR = 24
+    PREDICT = 25
+    ENDING_INIT = 26
+    ENDING_ROWS = 27
 
 
 def _fold(seed: jax.Array, purpose: jax.Array, step: jax.Array) -> PRNGKeyArray:

@@ -59,6 +59,13 @@ class Replay:
         self._block_sizes[block] += 1
         self.count += 1
 
+    def extend(self, rows: Float32[np.ndarray, "n width"]) -> None:
+        """Begin with rows that were collected before, as block 0; they must fit."""
+        if self.count or len(rows) > self.capacity:
+            raise ValueError(f"{len(rows)} rows do not fit before {self.count} of {self.capacity}")
+        self._rows[: len(rows)] = rows
+        self._block_sizes, self.count = [len(rows)], len(rows)
+
     def stored(self) -> RealRows:
         """Return copies of all stored rows, oldest first."""
         number = np.arange(self.count - self.size, self.count)

@@ -1,234 +1,244 @@
-"""A run from a configuration to a finished directory, and the evaluation of a finished one."""
+"""A run that is open in this process, from a configuration to a finished directory, and the use of a finished one."""
 
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import gymnasium
 import jax
 import numpy as np
-from tensorboardX import SummaryWriter
 
-from pdml import checkpoint, rundir
+from pdml import checkpoint, interrupt, needs, rundir, watchdog
 from pdml.algorithm import Parts, TrainState, init, train, wire
-from pdml.config import Config
-from pdml.diagnostics import diagnosis
-from pdml.envs import make_env
+from pdml.arrays import read_arrays
+from pdml.config import Config, change
+from pdml.envs import Episode, begin, make_env
 from pdml.errors import UserError
 from pdml.evaluation import EpisodeResult, evaluate
-from pdml.model import ModelState
+from pdml.imagination import grown, physical
+from pdml.problem import Problem, problem_of, spaces_of
 from pdml.progress import Watcher
 from pdml.randomness import Purpose, key
-from pdml.settings import check, read_config
-from pdml.tasks import find_task
-from pdml.termination import RULES
-from pdml.timing import Stopwatch, peak_memory_mb
+from pdml.recorder import Happened, Recorder
+from pdml.settings import check, read_config, to_json
+from pdml.tasks import PYTHON
+from pdml.termination import by_rule, never
+from pdml.timing import Stopwatch
 from pdml.transition import Layout
-from pdml.tree import flatten, unflatten
+from pdml.tree import unflatten
 
-
-def layout_of(config: Config) -> Layout:
-    """Return the sizes of a configuration's environment."""
-    task = find_task(config.env)
-    return Layout(task.obs_size, task.action_size)
+Say = Callable[[str], None]
+"""Takes one line about something that is not as it was."""
 
 
 def build(config: Config) -> tuple[gymnasium.Env, Layout, Parts]:
-    """Make the training environment and wire the method."""
-    layout = layout_of(config)
-    rule = RULES[config.env.rpartition("-")[0]]
-    return make_env(config.env), layout, wire(config, layout, rule)
+    """Make the environment of a configuration and wire its method."""
+    problem = problem_of(config)
+    assert problem.make is not None
+    return problem.make(), problem.spaces.layout, wire(config, problem.spaces.layout, problem.known)
 
 
-class Recorder:
-    """Called after every step: writes a row a block, evaluates, archives."""
+class Session:
+    """A run that is open in this process: its state, its environment, and its directory once it has one."""
 
-    def __init__(self, path: Path, config: Config, parts: Parts, clock: Stopwatch):
-        self._path, self._config, self._clock = path, config, clock
-        self._progress = rundir.Table(path / "progress.csv")
-        self._evaluations = rundir.Table(path / "evaluations.csv")
-        self._timing = rundir.Table(path / "timing.csv")
-        self._board = SummaryWriter(str(path), flush_secs=30)
-        self._watcher = Watcher(config.steps, config.warmup_steps)
-        self._envs = [make_env(config.env) for _ in range(config.eval_episodes)]
-        self._mode = jax.jit(parts.recipe.agent.mode)
-        self._diagnoser = Diagnoser(path, config, parts, self._board) if config.diagnose else None
-        self._last = clock.total()
+    def __init__(self, config: Config, problem: Problem):
+        self.config, self.problem = config, problem
+        self.layout = problem.spaces.layout
+        self.parts = wire(config, self.layout, problem.known)
+        self.env = problem.make() if problem.make is not None else None
+        self.clock = Stopwatch()
+        self.path: Path | None = None
+        self.recorder: Recorder | None = None
+        self._lock: rundir.Lock | None = None
+        self._files: dict[str, Any] | None = None
+        episode = Episode(0) if self.env is None else begin(self.env, config.seed, 0)
+        self.state = init(config, self.layout, self.parts, episode)
 
-    def __call__(self, state: TrainState) -> None:
-        """Record what this step calls for."""
-        learned = state.step - self._config.warmup_steps
-        results = []
-        if learned > 0 and state.step % self._config.eval_every == 0:
-            results = self._evaluate(state)
-        if learned > 0 and self._diagnoser is not None and state.step % self._config.diagnose_every == 0:
-            with self._clock("diagnose"):
-                self._diagnoser(state)
-        if learned > 0 and (learned % self._config.model_every == 0 or state.step == self._config.steps):
-            self._write(state)
-        if results:
-            self._watcher.evaluation(state.step, results, self._clock.total())
-        if state.step in self._config.archive_at:
-            archive(state, self._path / "archive" / f"step_{state.step:08d}.safetensors")
-        self._watcher.step(state.step)
+    def create(self, path: Path, threads: int, command: str) -> "Session":
+        """Give a run that begins its directory."""
+        rundir.create(path, self.config, threads, command, self.problem.spaces)
+        self.path = path
+        return self.lock(path)
 
-    def _evaluate(self, state: TrainState) -> list[EpisodeResult]:
-        """Evaluate the deterministic policy, or report the training episodes of late."""
-        save_policy(state, self._path / "policy.safetensors")
-        if self._envs:
-            with self._clock("evaluate"):
-                results = evaluate(
-                    self._envs,
-                    lambda obs, time: np.asarray(self._mode(state.agent.actor, obs)),
-                    self._config.seed,
-                    state.step,
+    def lock(self, path: Path) -> "Session":
+        """Keep other processes, and other sessions of this one, away from a directory."""
+        self._lock = self._lock or rundir.Lock(path)
+        return self
+
+    def load(self, path: Path, say: Say) -> "Session":
+        """Take over the newest checkpoint of a run that is whole, and look at nothing else."""
+        found = checkpoint.saved(path)
+        for file in found:
+            try:
+                self.state, self._files, reproduced = checkpoint.load(
+                    file, self.config, self.layout, self.parts, self.env
                 )
-            state.evaluation_steps += sum(result.length for result in results)
-        else:
-            results = [EpisodeResult(*finished) for finished in state.recent]
-        state.recent = []
-        if results:
-            state.log.evaluated = float(np.mean([result.total for result in results]))
-        rows = [
-            {"step": state.step, "episode": i, "return": result.total, "length": result.length}
-            for i, result in enumerate(results)
-        ]
-        if rows:
-            self._evaluations.add(*rows)
-        return results
+            except UserError as error:
+                say(f"{error}; trying the one before")
+                continue
+            if not reproduced:
+                say("the environment does not reproduce its episode from its seed and actions; a new episode begins")
+            self.path, self.clock = path, Stopwatch(self._files["total"], self._files["seconds"])
+            return self
+        what = f"none of its {len(found)} checkpoints is whole" if found else "it has no checkpoint yet"
+        raise UserError(f"run = '{path}': cannot go on, {what}; begin it anew")
 
-    def _write(self, state: TrainState) -> None:
-        """Write the row of a block, which is short only at the end of a run."""
-        length = (state.step - self._config.warmup_steps - 1) % self._config.model_every + 1
-        finished = [total for total, _ in state.log.finished]
-        row = {
-            "step": state.step,
-            "steps_after_warmup": state.step - self._config.warmup_steps,
-            "evaluation_steps": state.evaluation_steps,
-            "train/episodes": len(finished),
-            "train/return": float(np.mean(finished)) if finished else float("nan"),
-            "eval/return": state.log.evaluated,
-        }
-        row |= state.log.metrics
-        row |= {name: total / state.log.improved for name, total in state.log.sums.items()}
-        self._progress.add(row)
-        seconds = {name: round(value, 3) for name, value in self._clock.seconds.items()}
-        now = self._clock.total()
-        rate = length / max(now - self._last, 1e-9)
-        self._last = now
-        self._timing.add(
-            {
-                "step": state.step,
-                "seconds": round(now, 3),
-                "steps_per_second": round(rate, 3),
-                "peak_memory_mb": round(peak_memory_mb()),
-                **seconds,
-            }
-        )
-        for name, value in row.items():
-            if "/" in name and np.isfinite(value):
-                self._board.add_scalar(name, value, state.step)
-        self._board.add_scalar("time/steps_per_second", rate, state.step)
-        self._watcher.block(state.log.metrics.get("model/holdout_error"), rate)
-        if state.log.shares:
-            opened = state.step - length
-            shares = {name: np.array(values, np.float32) for name, values in state.log.shares.items()}
-            (self._path / "blocks").mkdir(exist_ok=True)
-            checkpoint.write_arrays(self._path / "blocks" / f"step_{opened:08d}.safetensors", shares, {"step": opened})
+    def take_up(self, threads: int, command: str, say: Say) -> "Session":
+        """Make a loaded run one's own: lock it, and bring its files back to the checkpoint."""
+        assert self.path is not None
+        assert self._files is not None
+        self.lock(self.path)
+        newest = checkpoint.saved(self.path)
+        if newest and newest[0].name > f"step_{self.state.step:08d}.safetensors" and self._is_whole(newest[0]):
+            raise UserError(f"run = '{self.path}': has gone on since it was loaded; load it again")
+        for line in rundir.note_resumed(self.path, threads, command, self.state.step):
+            say(line)
+        rundir.cut_back(self.path, self._files["lengths"], self.state.step)
+        self._files = None
+        return self
+
+    @staticmethod
+    def _is_whole(file: Path) -> bool:
+        try:
+            read_arrays(file)
+        except UserError:
+            return False
+        return True
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the run was loaded and not yet taken up."""
+        return self._files is not None
+
+    def aim(self, steps: int, watcher: Watcher | None = None) -> Recorder:
+        """Make all ready to go on to a number of real steps: room, files, recorder."""
+        assert self.path is not None
+        self.config = change(self.config, {"steps": steps})
+        needs.require(needs.estimate(self.config, self.layout, self.state.prior), self.path)
+        if (self.path / "config.json").read_text() != to_json(self.config):
+            rundir.replace_text(self.path / "config.json", to_json(self.config))
+        if self.state.imagined is not None:
+            self.state.imagined = grown(self.state.imagined, physical(self.config))
+        for name in ("DONE", "error.txt"):
+            (self.path / name).unlink(missing_ok=True)
+        watchdog.watch(self.path / "error.txt")
+        if self.recorder is None:
+            step = self.state.step
+            self.recorder = Recorder(self.path, self.config, self.parts, self.problem, self.clock, step)
+        elif self.recorder.short:
+            rundir.cut_back(self.path, self.recorder.lengths, self.state.step)
+        self.recorder.begin(self.config, watcher)
+        return self.recorder
+
+    def learn(
+        self, steps: int, watcher: Watcher | None = None, after: Callable[[Happened], bool] = lambda happened: True
+    ) -> None:
+        """Go on to a number of real steps in all.
+
+        Args:
+            after: Told after every step what it brought about; false ends it here.
+        """
+        assert self.env is not None
+        assert self.path is not None
+        try:
+            recorder = self.aim(steps, watcher)
+
+            def after_step(state: TrainState) -> None:
+                if not after(recorder(state)):
+                    raise _EnoughError
+
+            try:
+                train(self.state, self.env, self.parts, self.config, self.clock, after_step)
+            except _EnoughError:
+                recorder.save(self.state)
+            recorder.finish(self.state)
+            if self.state.step == steps:
+                (self.path / "DONE").write_text(f"{steps}\n")
+        except (interrupt.Stopped, UserError):
+            raise
+        except BaseException:
+            self.note_failure()
+            raise
+        finally:
+            watchdog.watch(None)
+            if watcher is not None:
+                watcher.close()
+
+    def lengths(self) -> dict[str, int]:
+        """Return how long the append-only files are, or were before the row of an unfinished block."""
+        if self._files is not None:
+            return self._files["lengths"]
+        if self.recorder is not None and self.recorder.short:
+            return self.recorder.lengths
+        return {} if self.path is None else rundir.offsets(self.path)
+
+    def note_failure(self) -> None:
+        """Write why the run ended; on a full disk there may be no room even for that."""
+        assert self.path is not None
+        try:
+            (self.path / "error.txt").write_text(traceback.format_exc())
+        except OSError:
+            traceback.print_exc()
 
     def close(self) -> None:
-        """Flush and let go."""
-        self._watcher.close()
-        self._board.close()
-        for env in self._envs:
-            env.close()
-        if self._diagnoser is not None:
-            self._diagnoser.close()
+        """Let everything go."""
+        if self.recorder is not None:
+            self.recorder.close()
+        if self.env is not None and not self.problem.lent:
+            self.env.close()
+        if self._lock is not None:
+            self._lock.free()
+        self.recorder = self._lock = None
 
 
-class Diagnoser:
-    """Takes fresh steps of the current policy in an environment of its own and writes the model's errors on them."""
-
-    def __init__(self, path: Path, config: Config, parts: Parts, board: SummaryWriter):
-        self._config, self._act, self._board = config, parts.act, board
-        self._env = make_env(config.env)
-        self._measure = diagnosis(layout_of(config))
-        self._table = rundir.Table(path / "diagnostics.csv")
-
-    def __call__(self, state: TrainState) -> None:
-        """Diagnose the current policy and model."""
-        seed, count = self._config.seed, self._config.diagnose_steps
-        model = cast(ModelState, state.model)
-
-        def act(obs: np.ndarray, draw: jax.Array) -> jax.Array:
-            return self._act(state.agent.actor, obs, draw)
-
-        probe = self._measure.collect(self._env, act, seed, state.step, count)
-        state.probes.add(probe.rows, seed, state.step)
-        current, overall = self._measure.errors(model, probe.rows), self._measure.errors(model, state.probes.rows)
-        values = {
-            "current_l2": current.l2,
-            "current_mse": current.mse,
-            "overall_l2": overall.l2,
-            "overall_mse": overall.mse,
-        }
-        values |= {
-            f"compounding_{h:02d}": float(error)
-            for h, error in enumerate(self._measure.compounding(model, probe), start=1)
-        }
-        counts = {
-            "step": state.step,
-            "steps_after_warmup": state.step - self._config.warmup_steps,
-            "diagnosis_steps": state.probes.count,
-            "overall_rows": len(state.probes.rows),
-        }
-        self._table.add(counts | values)
-        for name, value in values.items():
-            if np.isfinite(value):
-                self._board.add_scalar(f"diagnostics/{name}", value, state.step)
-
-    def close(self) -> None:
-        """Let the environment go."""
-        self._env.close()
+class _EnoughError(Exception):
+    """Somebody who was told of a step wants no more."""
 
 
-def run(config: Config, path: Path, threads: int, command: str) -> TrainState:
+def run(config: Config, path: Path, threads: int, command: str, say: Say = lambda line: None) -> TrainState:
     """Train from the first step to the last and leave a complete directory."""
-    env, layout, parts = build(config)
-    rundir.create(path, config, threads, command)
-    clock, recorder = Stopwatch(), None
-    try:
-        recorder = Recorder(path, config, parts, clock)
-        state = train(init(config, layout, parts, env), env, parts, config, clock, recorder)
-        save_policy(state, path / "policy.safetensors")
-        checkpoint.save(state, config, path / "checkpoints" / f"step_{state.step:08d}.safetensors")
-        (path / "DONE").write_text(f"{state.step}\n")
-    except BaseException:
-        (path / "error.txt").write_text(traceback.format_exc())
-        raise
-    finally:
-        if recorder is not None:
-            recorder.close()
-        env.close()
-    return state
+    rundir.check_free(path)
+    problem = problem_of(config)
+    needed = needs.estimate(config, problem.spaces.layout)
+    needs.require(needed, path)
+    say(needs.describe(needed))
+    with closing(Session(config, problem).create(path, threads, command)) as session:
+        session.learn(config.steps, Watcher(config.steps, config.warmup_steps))
+        return session.state
 
 
-def save_policy(state: TrainState, path: Path) -> None:
-    """Write the actor alone."""
-    checkpoint.write_arrays(path, flatten(state.agent.actor, "actor"), {"step": state.step})
+def resume(path: Path, steps: int | None, threads: int, command: str, say: Say) -> TrainState:
+    """Go on from the newest checkpoint that is whole, as if the run had never stopped.
+
+    Args:
+        steps: Real steps in all, to go further than the run was meant to.
+    """
+    config = read_config(rundir.require(path) / "config.json")
+    if config.env.startswith(PYTHON):
+        raise UserError(f"run = '{path}': its environment is a Python object; use pdml.Agent.load(path, env=...)")
+    config = _extended(check(config), path, steps)
+    with closing(Session(config, problem_of(config))) as session:
+        session.lock(path).load(path, say).take_up(threads, command, say)
+        session.learn(config.steps, Watcher(config.steps, config.warmup_steps))
+        return session.state
 
 
-def archive(state: TrainState, path: Path) -> None:
-    """Keep agent, model and real rows of a step: enough to train the model on from there."""
-    path.parent.mkdir(exist_ok=True)
-    arrays = flatten(state.agent, "agent") | flatten(state.model, "model")
-    arrays |= {f"replay.{name}": array for name, array in state.replay.arrays().items()}
-    checkpoint.write_arrays(path, arrays, {"step": state.step})
+def _extended(config: Config, path: Path, steps: int | None) -> Config:
+    """Return the configuration with its new number of steps."""
+    done = (path / "DONE").exists()
+    if steps is None or steps == config.steps:
+        if done:
+            raise UserError(f"run = '{path}': is done at {config.steps} steps; go further with --steps")
+        return config
+    if steps < config.steps:
+        raise UserError(f"steps = {steps}: the run is meant to have {config.steps}; give more")
+    return check(change(config, {"steps": steps}))
 
 
-class Policy(NamedTuple):
-    """The policy of a run, ready to act on batches of observations."""
+class RunPolicy(NamedTuple):
+    """The policy of a run, ready to act on batches of observations, with actions in [-1, 1]."""
 
     config: Config
     step: int
@@ -236,19 +246,17 @@ class Policy(NamedTuple):
     sample: Callable[[np.ndarray, jax.Array], np.ndarray]
 
 
-def load_policy(path: Path) -> Policy:
+def load_policy(path: Path) -> RunPolicy:
     """Read the last policy of a run."""
     config = check(read_config(rundir.require(path) / "config.json"))
-    arrays, note = checkpoint.read_arrays(path / "policy.safetensors")
-    env, _, parts = build(config)
-    env.close()
-    agent = parts.recipe.agent
+    arrays, note = read_arrays(path / "policy.safetensors")
+    agent = wire(config, spaces_of(config.env).layout, by_rule(never)).recipe.agent
     try:
         actor = unflatten(agent.init(key(0, Purpose.AGENT_INIT)).actor, arrays, "actor")
     except ValueError as error:
         raise UserError(f"run = '{path}': its policy does not belong to its configuration ({error})") from None
     mode, sample = jax.jit(agent.mode), jax.jit(agent.sample)
-    return Policy(
+    return RunPolicy(
         config,
         note["step"],
         lambda obs: np.asarray(mode(actor, obs)),
@@ -264,8 +272,11 @@ def evaluate_run(path: Path, episodes: int, stochastic: bool, seed: int | None) 
     def act(obs: np.ndarray, time: int) -> np.ndarray:
         return policy.sample(obs, key(chosen, Purpose.EVALUATION_ACT, time)) if stochastic else policy.mode(obs)
 
-    envs = [make_env(policy.config.env) for _ in range(episodes)]
-    results = evaluate(envs, act, chosen, policy.step)
-    for env in envs:
-        env.close()
+    config = policy.config
+    envs = [make_env(config.env, config.max_episode_steps, config.env_timeout) for _ in range(episodes)]
+    try:
+        results = evaluate(envs, act, chosen, policy.step, episodes)
+    finally:
+        for env in envs:
+            env.close()
     return policy.step, results

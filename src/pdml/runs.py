@@ -16,7 +16,17 @@ from pdml.stats import Series
 Columns = dict[str, np.ndarray]
 Row = dict[str, Any]
 
-UNCOMPARED = ("env", "method", "preset", "seed", "steps", "eval_every", "eval_episodes", "archive_at")
+UNCOMPARED = (
+    "env",
+    "method",
+    "preset",
+    "seed",
+    "steps",
+    "eval_every",
+    "eval_episodes",
+    "checkpoint_every",
+    "archive_at",
+)
 """Fields that do not make two runs of a method different things; those of diagnoses do not either."""
 
 NEEDED = {

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Float64, PRNGKeyArray
 from pdml.agents import SACState, critic_values, td_errors
 from pdml.chunks import in_chunks
 from pdml.config import Config
+from pdml.errors import Diverged
 from pdml.model import ModelState, deal, normalise
 from pdml.nets import choose
 from pdml.transition import Layout
@@ -61,5 +62,5 @@ def scoring(config: Config, layout: Layout) -> Scoring:
 def _float64(function: Callable, rows: np.ndarray, size: int) -> Scored:
     scores = in_chunks(function, rows, size).astype(np.float64)
     if not np.isfinite(scores).all():
-        raise FloatingPointError("a score of a real row is not finite: the critics or the model have diverged")
+        raise Diverged("a score of a real row is not finite: the critics or the model have diverged")
     return scores

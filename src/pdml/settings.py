@@ -10,10 +10,13 @@ from typing import Any, get_args, get_type_hints
 
 from pdml.config import METHOD_CHANGES, MODEL_BASED, Config, defaults, get, leaves
 from pdml.errors import UserError, nearest
-from pdml.tasks import find_task
+from pdml.tasks import find_task, is_listed
 
 FORMAT = 2
-"""Version of config.json and of saved states; raised whenever either can no longer be read by older code."""
+"""Version of config.json; raised whenever it can no longer be read by older code."""
+
+OBJECT = "python"
+"""In the place of `module:function`, for a function that was handed over as a Python object."""
 
 SWITCH = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 
@@ -65,13 +68,33 @@ def check(config: Config) -> Config:
         _check_range(leaf.name, value, leaf.within, leaf.choices)
     find_task(config.env)
     _check_method(config)
+    _check_knowledge(config)
+    _check_sizes(config)
+    return config
+
+
+def check_length(config: Config) -> Config:
+    """Return the configuration of a run that is to go from its first step to its last, if its lengths fit together."""
     if config.steps <= config.warmup_steps:
         raise UserError(f"steps = {config.steps}: must be above the warm-up of {config.warmup_steps} steps")
     for step in config.archive_at:
         if not config.warmup_steps < step <= config.steps:
             raise UserError(f"archive_at = {step}: must lie in ({config.warmup_steps}, {config.steps}]")
-    _check_sizes(config)
     return config
+
+
+def _check_knowledge(config: Config) -> None:
+    """Check what is said to be known of the environment."""
+    listed = is_listed(config.env)
+    words = ("rule", "never", "learned") if listed else ("never", "learned")
+    for name, allowed in (("termination", words), ("reward", ("learned",))):
+        value = get(config, name)
+        module, colon, function = value.partition(":")
+        if value not in (*allowed, OBJECT) and not (colon and module and function):
+            hint = "" if value != "rule" else "no rule is known for this environment; "
+            raise UserError(f"{name} = '{value}': {hint}allowed: {', '.join(allowed)}, or module:function")
+    if config.agent.scaled_log_prob and not listed:
+        raise UserError("agent.scaled_log_prob = true: only for the environments of pdml list envs")
 
 
 def refuse_foreign(method: str, names: Iterable[str]) -> None:
@@ -161,7 +184,17 @@ def from_json(text: str, source: str) -> Config:
     first = [data.get(name, getattr(Config, name)) for name in ("env", "method", "preset")]
     for name, value in zip(("env", "method", "preset"), first, strict=True):
         _check_type(name, value, str)
-    return _build(defaults(*first), data, source, "")
+    complete = all(_has(data, leaf.name) for leaf in leaves())
+    return _build(Config() if complete else defaults(*first), data, source, "")
+
+
+def _has(data: Any, name: str) -> bool:
+    """Say whether parsed JSON has a dotted name."""
+    for part in name.split("."):
+        if not isinstance(data, dict) or part not in data:
+            return False
+        data = data[part]
+    return True
 
 
 def read_config(path: Path) -> Config:

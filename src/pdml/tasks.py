@@ -4,9 +4,9 @@ Sources: [Wang et al. 2023, Appendix], [Janner et al. 2019]. The paper prints it
 length, length, epoch, epoch although its text says otherwise; the values here are read that way.
 """
 
-import warnings
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from pdml.errors import UserError
@@ -54,6 +54,8 @@ class Task:
     """Constructor flags by version."""
     keep: dict[str, int] = field(default_factory=dict)
     """By version: how many leading entries of the observation are kept, where no flag does it."""
+    termination: str = "rule"
+    max_episode_steps: int = 0
 
 
 _HUMANOID_FLAGS = {
@@ -103,47 +105,77 @@ TASKS: dict[str, Task] = {
 }
 
 
+PYTHON = "python:"
+"""Before the name of an environment that was handed over as a Python object."""
+
+TIME_LIMIT = 1000
+"""Steps after which episodes are cut where an environment has no limit of its own: evaluation must end."""
+
+
+def generic(obs_size: int, action_size: int, time_limited: bool) -> Task:
+    """Return the settings for an environment of which nothing is known; docs/environments.md explains each."""
+    return Task(
+        obs_size,
+        action_size,
+        target_entropy=-action_size / 2.0,
+        budget=50_000,
+        adaptation=Adaptation(400, 400, 40),
+        warmup_steps=1000,
+        versions=(),
+        termination="learned",
+        max_episode_steps=0 if time_limited else TIME_LIMIT,
+    )
+
+
 def env_ids() -> list[str]:
-    """Return every environment id that has a termination rule and settings."""
+    """Return every environment id that has a termination rule and settings of its own."""
     return [f"{name}-{version}" for name, task in TASKS.items() for version in task.versions]
 
 
-def find_task(env_id: str) -> Task:
-    """Return the task of an environment id, or say what is wrong with the id."""
+def is_listed(env_id: str) -> bool:
+    """Say whether an environment has settings of its own."""
     name, _, version = env_id.rpartition("-")
-    if name in TASKS and version in TASKS[name].versions:
-        return TASKS[name]
+    return name in TASKS and version in TASKS[name].versions
+
+
+def find_task(env_id: str) -> Task:
+    """Return the task of an environment id, or say what is wrong with the id.
+
+    An environment that is not listed is made once to learn its sizes; one that was a Python object cannot be.
+    """
+    if is_listed(env_id):
+        return TASKS[env_id.rpartition("-")[0]]
+    if env_id.startswith(PYTHON):
+        return generic(0, 0, time_limited=True)
+    return _look_at(env_id)
+
+
+@cache
+def _look_at(env_id: str) -> Task:
+    """Make an environment to see its sizes and whether its episodes have a time limit."""
+    from pdml.envs import has_time_limit, make_plain  # Gymnasium, only for environments that are not listed
+    from pdml.spaces import examine
+
+    refuse_versions(env_id)
+    env = make_plain(env_id)
+    try:
+        spaces = examine(env.observation_space, env.action_space, env_id)
+        return generic(*spaces.layout, has_time_limit(env))
+    finally:
+        env.close()
+
+
+def refuse_versions(env_id: str) -> None:
+    """Raise if an id names a benchmark in a version whose observations or dynamics are others."""
+    name = env_id.rpartition("-")[0]
     if env_id == "Pusher-v4":
         raise UserError("env = 'Pusher-v4': it needs mujoco < 3, which this package does not use; take Pusher-v5")
-    raise UserError(_why_unknown(env_id))
-
-
-def _why_unknown(env_id: str) -> str:
-    """Say why an id is refused: its spaces, a missing termination rule, or a name that does not exist."""
-    import gymnasium  # only on the way to an error: the registry knows names and spaces that we do not
-
-    known = ", ".join(env_ids())
-    name = env_id.rpartition("-")[0]
     if name in TASKS:
         versions = " or ".join(f"{name}-{version}" for version in TASKS[name].versions)
-        return f"env = '{env_id}': this version is not supported; take {versions}"
-    if env_id not in gymnasium.registry:
-        near = get_close_matches(env_id, env_ids(), n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {known}"
-        return f"env = '{env_id}': no such environment; {hint}"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            env = gymnasium.make(env_id)
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        return f"env = '{env_id}': Gymnasium cannot make it ({reason}); known: {known}"
-    spaces = {"action": env.action_space, "observation": env.observation_space}
-    env.close()
-    for what, space in spaces.items():
-        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-            return (
-                f"env = '{env_id}': its {what} space is {type(space).__name__}{space.shape or ''}, "
-                "only Box spaces of one dimension are supported"
-            )
-    return f"env = '{env_id}': no termination rule is known for it; known: {known}"
+        raise UserError(f"env = '{env_id}': this version is not supported; take {versions}")
+
+
+def suggest(env_id: str, registered: list[str]) -> str:
+    """Return what may have been meant by an unknown id."""
+    near = get_close_matches(env_id, dict.fromkeys([*env_ids(), *registered]), n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(env_ids())}"

@@ -13,15 +13,15 @@ def peak_memory_mb() -> float:
     return most / (1e6 if sys.platform == "darwin" else 1e3)
 
 
-PHASES = ("collect", "weigh", "fit", "imagine", "refine", "improve", "evaluate", "diagnose")
+PHASES = ("collect", "weigh", "fit", "imagine", "refine", "improve", "evaluate", "diagnose", "save")
 
 
 class Stopwatch:
     """Adds up the seconds spent in each phase, on a clock that never jumps."""
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-        self._start = time.monotonic()
+    def __init__(self, total: float = 0.0, seconds: dict[str, float] | None = None) -> None:
+        self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0) | (seconds or {})
+        self._start = time.monotonic() - total
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:

@@ -16,7 +16,7 @@ from pdml.errors import UserError
 from pdml.settings import read_config
 
 if TYPE_CHECKING:
-    from pdml.runner import Policy
+    from pdml.runner import RunPolicy
 
 FRAMES = 8
 """Frames of a strip."""
@@ -76,7 +76,7 @@ def record(path: Path, episodes: int, out: Path, seed: int | None = None) -> lis
     return [out / f"{name}-episode-{number}.mp4" for number in range(episodes)]
 
 
-def _play(env: gymnasium.Env, policy: "Policy", seed: int) -> list[np.ndarray]:
+def _play(env: gymnasium.Env, policy: "RunPolicy", seed: int) -> list[np.ndarray]:
     """Play an episode; return its actions."""
     obs, _ = env.reset(seed=seed)
     actions, ended = [], False

@@ -30,6 +30,8 @@ class Context(NamedTuple):
     model_errors: Scores
     """Mean squared error of each row, by the model as it is before the fit."""
     random: Callable[[], np.random.Generator]
+    leading: int = 1
+    """Blocks at the front that no policy of this run collected: rows handed in before, if any, and the warm-up."""
 
 
 class Weights(NamedTuple):
@@ -74,13 +76,13 @@ def policy_mixture(config: MixtureConfig) -> Weighting:
     r"""Weigh each block by how near its policy is to the current one: PDML, Eq. (4)-(5), $u_i \propto \xi_i^{-1}$."""
 
     def weigh(context: Context) -> Weights:
-        if len(context.block_sizes) <= config.first_block:
+        if _policies(context) < config.first_block:
             weights, blocks, shifts = uniform()(context), None, None
         else:
             every = np.asarray(context.shifts(), np.float64)
             shifts = np.maximum(every, config.floor)[1:-1]
             weights, blocks = _over_blocks(1.0 / shifts, config, context)
-            weights = weights._replace(shifts=every)
+            weights = weights._replace(shifts=np.concatenate([np.full(context.leading - 1, np.nan), every]))
         return weights._replace(metrics=weights.metrics | _shift_metrics(blocks, shifts))
 
     return weigh
@@ -93,10 +95,9 @@ def exponential_decay(config: MixtureConfig) -> Weighting:
     """
 
     def weigh(context: Context) -> Weights:
-        if len(context.block_sizes) <= config.first_block:
+        if _policies(context) < config.first_block:
             return uniform()(context)
-        historical = len(context.block_sizes) - 2
-        return _over_blocks(config.decay ** np.arange(historical - 1, -1, -1.0), config, context)[0]
+        return _over_blocks(config.decay ** np.arange(_policies(context) - 2, -1, -1.0), config, context)[0]
 
     return weigh
 
@@ -140,12 +141,17 @@ def _scored(score: Callable[[Context], Float64[np.ndarray, " n"]]) -> Weighting:
     """Weigh rows in proportion to a score; alike before anything has been learned that could score them."""
 
     def weigh(context: Context) -> Weights:
-        if len(context.block_sizes) == 1:
+        if _policies(context) == 0:
             return uniform()(context)
         scores = score(context)
         return _alike_for_both(scores / scores.sum(), context)
 
     return weigh
+
+
+def _policies(context: Context) -> int:
+    """Return how many blocks policies of this run have collected."""
+    return len(context.block_sizes) - context.leading
 
 
 def _over_blocks(
@@ -170,23 +176,25 @@ def mixture_weights(
 
     Departs from the paper where it cannot be taken literally: Eq. (4) is normalised over $i < k$, since $\xi_k = 0$;
     the norm is L1; the warm-up's rows, which no Gaussian policy collected, count together as one block with the
-    weight of the first policy, as in the released code.
+    weight of the first policy, as in the released code. So does a block of rows that were handed in before.
 
     Args:
         u: Proportions of the policies $1 \dots m-1$, positive.
         alpha: $r / (1 - r)$.
-        stored: For each block, warm-up first, whether any of its rows is left; emptied blocks take no part.
+        stored: For each block, warm-up first, whether any of its rows is left; emptied blocks take no part. What it
+            has more than policies and a warm-up are blocks before that.
     """
     if stored is None:
         stored = np.ones(len(u) + 2, bool)
-    u = np.where(stored[1:-1], u.astype(np.float64), 0.0)
+    leading = len(stored) - len(u) - 1
+    u = np.where(stored[leading:-1], u.astype(np.float64), 0.0)
     if u.sum() == 0:  # only the newest block is left
         u = np.zeros_like(u)
-        newest, warmup = 1.0, 0.0
+        newest, before = 1.0, np.zeros(leading)
     else:
         u = u / u.sum()
-        newest, warmup = max(alpha * u.sum(), u.max()), (u[0] if stored[0] else 0.0)
-    weights = np.concatenate([[warmup], u, [newest]])
+        newest, before = max(alpha * u.sum(), u.max()), np.where(stored[:leading], u[0], 0.0)
+    weights = np.concatenate([before, u, [newest]])
     return weights / weights.sum()
 
 
@@ -230,7 +238,7 @@ def _shift_metrics(blocks: np.ndarray | None, shifts: np.ndarray | None) -> dict
         names = ("mixture_shift", "uniform_shift", "shift_min", "shift_max")
         return {f"weights/{name}": float("nan") for name in names}
     policies = np.concatenate([shifts, [0.0]])
-    weights = blocks[1:] / blocks[1:].sum()
+    weights = blocks[-len(policies) :] / blocks[-len(policies) :].sum()
     return {
         "weights/mixture_shift": float(weights @ policies),
         "weights/uniform_shift": float(policies.mean()),

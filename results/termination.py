@@ -1,0 +1,101 @@
+"""Print how well ends of episodes are learned: python results/termination.py RUN [--rows 20000].
+
+The learned end sees the first rows of a run, fitted after each block as in a run, and is asked about all later rows:
+with the real next states, and with those predicted by a model that was fitted to the same first rows. A run with ends
+is needed, such as that of `pdml train --env Hopper-v5 --method sac --steps 45000 --seed 100`.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pdml.arrays import read_arrays
+from pdml.checkpoint import saved
+from pdml.chunks import in_chunks
+from pdml.config import defaults
+from pdml.dynamics import ensemble
+from pdml.ending import learned
+from pdml.losses import nll
+from pdml.model import predict
+from pdml.nets import choose
+from pdml.randomness import Purpose, generator, key
+from pdml.replay import RealRows
+from pdml.settings import from_json
+from pdml.termination import RULES
+from pdml.transition import Layout
+
+CHUNK = 4000  # a multiple of the number of elites
+
+
+def first(rows: np.ndarray, count: int) -> RealRows:
+    """Return the first rows as those of one block."""
+    return RealRows(rows[:count].copy(), np.zeros(count, np.int32), np.arange(count), np.array([count]))
+
+
+def table(run: Path, count: int) -> str:
+    """Return what was trained on and held out, errors on real next states, and rates on predicted ones."""
+    arrays, note = read_arrays(saved(run)[0])
+    config = defaults(from_json(note["config"], str(run)).env)
+    rows, layout = arrays["replay.rows"], Layout(arrays["episode.obs"].size, arrays["episode.actions"].shape[1])
+    held = layout.unpack(rows[count:])
+    ended = held.terminated > 0.5
+
+    part = learned(config, layout)
+    state, seconds = part.init(key(config.seed, Purpose.ENDING_INIT)), []
+    for size in range(config.warmup_steps, count + 1, config.model_every):
+        begin = time.perf_counter()
+        state, _ = part.fit(state, first(rows, size), size)
+        seconds.append(time.perf_counter() - begin)
+    ask = jax.jit(lambda state, step: part.probability(state, step.obs, step.action, step.next_obs))
+
+    def probability(rows: np.ndarray) -> np.ndarray:
+        return in_chunks(lambda chunk, _: ask(state, layout.unpack(jnp.asarray(chunk))), rows, CHUNK)
+
+    dynamics = ensemble(config, layout, nll(config))
+    begin = time.perf_counter()
+    weights = np.full(count, 1 / count)
+    model, _ = dynamics.fit(dynamics.init(key(config.seed, Purpose.MODEL_INIT)), first(rows, count), weights, None, 0)
+    model_seconds = time.perf_counter() - begin
+    elites = choose(model.network.members, model.elites)
+    sample = jax.jit(lambda obs, action, key: predict(model, elites, obs, action, key)[1])
+
+    def next_obs(chunk: np.ndarray, number: int) -> jax.Array:
+        step = layout.unpack(jnp.asarray(chunk))
+        return sample(step.obs, step.action, key(config.seed, Purpose.IMAGINE, number))
+
+    imagined = rows[count:].copy()
+    imagined[:, layout.obs_size + layout.action_size + 1 : -1] = in_chunks(next_obs, rows[count:], CHUNK)
+    on_real, on_imagined = probability(rows[count:]), probability(imagined)
+    drawn = generator(config.seed, Purpose.IMAGINE, 0).random(len(imagined)) < on_imagined
+    hits = int((ended & (on_real > 0.5)).sum())
+    precision, recall = hits / max(1, int((on_real > 0.5).sum())), hits / max(1, int(ended.sum()))
+    lines = {
+        "rows trained on, terminal": f"{count}, {int(rows[:count, -1].sum())}",
+        "rows held out, terminal": f"{len(ended)}, {int(ended.sum())}",
+        "precision, real next states": f"{precision:.3f}",
+        "recall": f"{recall:.3f}",
+        "F1": f"{2 * precision * recall / max(1e-9, precision + recall):.3f}",
+        "real rate, ends a step": f"{ended.mean():.5f}",
+        "imagined rate, probability > 0.5": f"{(on_imagined > 0.5).mean():.5f}",
+        "imagined rate, drawn": f"{drawn.mean():.5f}",
+        "imagined rate, mean probability": f"{on_imagined.mean():.5f}",
+    }
+    family = config.env.rpartition("-")[0]
+    if family in RULES:
+        by_rule = np.asarray(RULES[family](layout.unpack(jnp.asarray(imagined)).next_obs))
+        lines["imagined rate, the true rule"] = f"{by_rule.mean():.5f}"
+    lines["seconds a fit: first, median of later"] = f"{seconds[0]:.2f}, {np.median(seconds[1:]):.2f}"
+    lines["seconds of the model's fit"] = f"{model_seconds:.1f}"
+    return "\n".join([f"| {config.env} | |", "|---|---|", *(f"| {name} | {value} |" for name, value in lines.items())])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--rows", type=int, default=20_000)
+    options = parser.parse_args()
+    print(table(options.run, options.rows))

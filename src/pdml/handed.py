@@ -1,0 +1,125 @@
+"""What a person hands over as Python objects, environments and transitions, made into what a run needs."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from pdml import rundir
+from pdml.config import Config
+from pdml.envs import adapt, has_time_limit
+from pdml.errors import UserError, nearest
+from pdml.policy import as_batch
+from pdml.problem import Problem, problem_of
+from pdml.spaces import Spaces, examine
+from pdml.tasks import PYTHON, Task, generic
+from pdml.termination import known
+
+Env = str | gymnasium.Env | Callable[[], gymnasium.Env] | tuple[gymnasium.Space, gymnasium.Space]
+"""An id (`module:Id` too), an environment, a function that makes one, or, for `act` and `observe`, a pair of spaces."""
+
+PRIOR_FIELDS = ("obs", "action", "reward", "next_obs", "terminated")
+
+
+def describe(env: Env) -> tuple[str, Task | None]:
+    """Return the name of an environment and, where its id does not tell, the settings that go with it."""
+    if isinstance(env, str):
+        return env, None
+    if isinstance(env, tuple):
+        return f"{PYTHON}spaces", generic(*_pair(env).layout, time_limited=True)
+    made = env if isinstance(env, gymnasium.Env) else _made(env)
+    name = type(made.unwrapped).__name__
+    spaces, limited = examine(made.observation_space, made.action_space, name), has_time_limit(made)
+    if made is not env:
+        made.close()
+    return f"{PYTHON}{name}", generic(*spaces.layout, limited)
+
+
+def _pair(env: tuple) -> Spaces:
+    if len(env) != 2 or not all(isinstance(space, gymnasium.Space) for space in env):
+        raise UserError("env: a pair must be (observation space, action space)")
+    return examine(env[0], env[1], "spaces")
+
+
+def _made(env: Any) -> gymnasium.Env:
+    """Call a factory."""
+    if not callable(env):
+        raise UserError(f"env = {env!r}: must be an id, an environment, a function that makes one, or a pair of spaces")
+    made = env()
+    if not isinstance(made, gymnasium.Env):
+        raise UserError(f"env: the function returned {type(made).__name__}, not a gymnasium.Env")
+    return made
+
+
+def problem_for(env: Env, eval_env: gymnasium.Env | None, config: Config, functions: dict[str, Any]) -> Problem:
+    """Return an environment that was handed over, in whatever form, as a run needs it."""
+    if eval_env is not None and not isinstance(env, gymnasium.Env):
+        raise UserError("eval_env: goes with an environment as env only; of an id or a function others are made")
+    if isinstance(env, str):
+        return problem_of(config, functions)
+    if isinstance(env, tuple):
+        spaces = _pair(env)
+        return Problem(spaces, known(config, spaces, functions), None, None)
+    name = config.env.removeprefix(PYTHON)
+
+    def adapted(made: gymnasium.Env) -> gymnasium.Env:
+        return adapt(made, name, config.max_episode_steps, config.env_timeout)
+
+    if not isinstance(env, gymnasium.Env):
+        first = _made(env)
+        spaces = examine(first.observation_space, first.action_space, name)
+        first.close()
+        return Problem(
+            spaces, known(config, spaces, functions), lambda: adapted(_made(env)), lambda: adapted(_made(env))
+        )
+    spaces = examine(env.observation_space, env.action_space, name)
+    facts = known(config, spaces, functions)
+    if eval_env is None:
+        warn("env is an environment without eval_env=: training episodes are reported in the place of evaluations")
+        return Problem(spaces, facts, lambda: adapted(env), None, lent=True)
+    if eval_env is env:
+        raise UserError("eval_env: must be another environment than env, or evaluation would disturb learning")
+    if examine(eval_env.observation_space, eval_env.action_space, "eval_env").layout != spaces.layout:
+        raise UserError("eval_env: its spaces are not those of env")
+    return Problem(spaces, facts, lambda: adapted(env), lambda: adapted(eval_env), lent=True)
+
+
+def absent(path: Path, config: Config, functions: dict[str, Any]) -> Problem:
+    """Return the environment of a run whose environment was a Python object that is not at hand."""
+    kept = rundir.spaces_of(path)
+    spaces = Spaces(kept["obs_size"], np.array(kept["low"]), np.array(kept["high"]))
+    return Problem(spaces, known(config, spaces, functions), None, None)
+
+
+def packed(prior: Mapping[str, Any], spaces: Spaces, config: Config) -> np.ndarray:
+    """Return prior transitions as rows, or say what is wrong with them."""
+    for name in prior:
+        if name not in PRIOR_FIELDS:
+            raise UserError(
+                f"prior: unknown field {name}{nearest(name, PRIOR_FIELDS)}; it has {', '.join(PRIOR_FIELDS)}"
+            )
+    for name in PRIOR_FIELDS:
+        if name not in prior:
+            raise UserError(f"prior: has no {name}; {', '.join(PRIOR_FIELDS)} are needed")
+    sizes = {"obs": spaces.obs_size, "action": len(spaces.low), "next_obs": spaces.obs_size}
+    parts = []
+    for name in PRIOR_FIELDS:
+        size = sizes.get(name, 1)
+        column = np.asarray(prior[name]).reshape(-1, 1) if name not in sizes else prior[name]
+        part = as_batch(column, size, f"prior.{name}")
+        if parts and len(part) != len(parts[0]):
+            raise UserError(f"prior.{name}: has {len(part)} rows, prior.obs has {len(parts[0])}")
+        if not np.isfinite(part).all():
+            raise UserError(f"prior.{name}: has numbers that are not finite")
+        parts.append(spaces.inward(part) if name == "action" else part)
+    if len(parts[0]) > config.replay_capacity - 2 * config.model_every:
+        raise UserError(f"prior: {len(parts[0])} rows do not fit into replay_capacity = {config.replay_capacity}")
+    return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+def warn(line: str) -> None:
+    """Say something once that a person should know and that is no error."""
+    warnings.warn(line, stacklevel=4)

@@ -1,0 +1,119 @@
+"""What a run will need in memory, disk and time, and the refusal where that is more than there is."""
+
+import shutil
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pdml.config import MODEL_FREE, Config
+from pdml.errors import UserError
+from pdml.transition import Layout
+
+BASE_MEMORY = 600e6
+"""Bytes of the process with JAX, its compiled programs and MuJoCo, before any data."""
+
+EPOCHS = 15
+"""Epochs of a fit, on average: the patience and what comes before it."""
+
+EFFICIENCY = 0.4
+"""Share of the machine's matmul peak that updates reach; see pdml bench."""
+
+
+class Needs(NamedTuple):
+    """Bytes, and the work in FLOP."""
+
+    memory: float
+    checkpoint: float
+    disk: float
+    flop: float
+
+
+def estimate(config: Config, layout: Layout, prior: int = 0) -> Needs:
+    """Estimate what a run needs when it is at its last step, where it needs most."""
+    width, updates = 4.0 * layout.width, max(config.steps - config.warmup_steps, 0) * config.updates_per_step
+    rows = min(config.steps + prior, config.replay_capacity)
+    blocks = max(config.steps - config.warmup_steps, 0) // config.model_every
+    actor = _weights((layout.obs_size, *config.agent.hidden_sizes, 2 * layout.action_size))
+    critics = config.agent.num_critics if config.method == "redq" else 2
+    critic = _weights((layout.obs_size + layout.action_size, *config.agent.hidden_sizes, 1))
+    agent = 4.0 * (3 * actor + 4 * critics * critic)
+    saved, working, flop = (
+        agent + rows * width,
+        rows * width,
+        updates * config.batch_size * (8 * actor + 12 * critics * critic),
+    )
+    if config.method not in MODEL_FREE:
+        from pdml.imagination import physical  # JAX
+
+        sizes = (layout.obs_size + layout.action_size, *config.dynamics.hidden_sizes, 2 * (layout.obs_size + 1))
+        member = _weights(sizes)
+        saved += 4.0 * 3 * config.dynamics.num_members * member + physical(config) * width + blocks * 4.0 * actor
+        if config.method.startswith("pdml"):
+            saved += blocks * config.mixture.reservoir * 2 * layout.action_size * 4.0
+        working += rows * (6 * width + 12.0 * config.dynamics.num_members)
+        flop += EPOCHS * blocks * (rows / 2) * config.dynamics.num_members * 6 * member
+    disk = 3 * saved + blocks * (4096 + 6.0 * blocks) + 2e6
+    return Needs(BASE_MEMORY + 3 * saved + working, saved, disk, flop)
+
+
+def _weights(sizes: tuple[int, ...]) -> float:
+    return float(sum((n + 1) * m for n, m in pairwise(sizes)))
+
+
+def require(needs: Needs, path: Path) -> None:
+    """Raise, with the numbers, if memory or disk will not do."""
+    free = _available_memory()
+    if free is not None and needs.memory > free:
+        raise UserError(
+            f"memory: the run needs about {_size(needs.memory)} at its end, {_size(free)} are free; lower "
+            "replay_capacity, rollouts.max_rows or steps"
+        )
+    place = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    left = shutil.disk_usage(place).free
+    if needs.disk > left:
+        raise UserError(
+            f"run-dir = '{path}': the run needs about {_size(needs.disk)} of disk at its end (two checkpoints of "
+            f"{_size(needs.checkpoint)} and one being written), {_size(left)} are free"
+        )
+
+
+def describe(needs: Needs) -> str:
+    """Say what a run will need, in one line; the time is a guess from this machine's speed at this moment."""
+    seconds = needs.flop / (EFFICIENCY * _peak())
+    took = f"{seconds / 3600:.1f} h" if seconds > 5400 else f"{max(1, round(seconds / 60))} min"
+    memory, disk = _size(needs.memory), _size(needs.disk)
+    return f"needs about {memory} of memory, {disk} of disk and {took}, and the environment's own time"
+
+
+def _size(number: float) -> str:
+    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{max(1, round(number / 1e6))} MB"
+
+
+def _peak(size: int = 1024, repeats: int = 3) -> float:
+    """Return the FLOP a second of a float32 product, in a few hundredths of a second."""
+    matrix = np.ones((size, size), np.float32)
+    best = np.inf
+    for _ in range(repeats):
+        start = time.perf_counter()
+        np.dot(matrix, matrix)
+        best = min(best, time.perf_counter() - start)
+    return 2.0 * size**3 / best
+
+
+def _available_memory() -> float | None:
+    """Return the bytes that are free to use, as far as the system tells: of the machine, or of the container."""
+    info, found = Path("/proc/meminfo"), []
+    if info.exists():
+        lines = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
+        if "MemAvailable" in lines:
+            found.append(1024.0 * float(lines["MemAvailable"].split()[0]))
+    group = Path("/sys/fs/cgroup")
+    if (group / "memory.stat").exists() and (group / "memory.max").exists():
+        most = (group / "memory.max").read_text().strip()
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        if most != "max" and "anon" in stat:  # files that are held in memory make room when asked
+            found.append(float(most) - float(stat["anon"]))
+    return min(found) if found else None

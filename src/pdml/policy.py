@@ -1,0 +1,64 @@
+"""The policy alone, as a function of numpy arrays: what one takes to where it is used. Needs no JAX."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pdml.arrays import read_arrays, write_arrays
+from pdml.errors import UserError
+
+
+class Policy(NamedTuple):
+    """The deterministic policy of an agent: call it with one observation or a batch."""
+
+    layers: tuple[tuple[np.ndarray, np.ndarray], ...]
+    """Weights and biases of the actor."""
+    low: np.ndarray
+    """Bounds of the environment's actions."""
+    high: np.ndarray
+    step: int
+    """Real steps learned from."""
+
+    def __call__(self, obs: Any) -> np.ndarray:
+        """Return the action in the environment's own range, for one observation or for each of a batch."""
+        x = as_batch(obs, len(self.layers[0][0]))
+        for i, (w, b) in enumerate(self.layers):
+            x = (np.maximum(x, 0.0) if i else x) @ w + b
+        action = np.tanh(x[:, : len(self.low)])
+        scaled = self.low + (action + 1.0) * (self.high - self.low) / 2.0
+        return scaled.astype(np.float32).reshape(*np.shape(obs)[:-1], len(self.low))
+
+    def save(self, path: str | Path) -> None:
+        """Write the policy to one safetensors file."""
+        write_arrays(Path(path), self.arrays(), {"step": self.step})
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return what the file holds."""
+        arrays = {"low": self.low, "high": self.high}
+        for i, (w, b) in enumerate(self.layers):
+            arrays |= {f"actor[{i}].w": w, f"actor[{i}].b": b}
+        return arrays
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Policy":
+        """Read a policy: its file, or the directory of a run."""
+        file = Path(path) / "policy.safetensors" if Path(path).is_dir() else Path(path)
+        arrays, note = read_arrays(file)
+        count = sum(name.endswith(".w") for name in arrays)
+        try:
+            layers = tuple((arrays[f"actor[{i}].w"], arrays[f"actor[{i}].b"]) for i in range(count))
+            return cls(layers, arrays["low"], arrays["high"], int(note["step"]))
+        except KeyError as error:
+            raise UserError(f"'{file}' is not a policy: it has no {error}") from None
+
+
+def as_batch(obs: Any, size: int, name: str = "obs") -> np.ndarray:
+    """Return one vector or a batch of them as a batch of float32, or say what is wrong with it."""
+    try:
+        array = np.array(obs, np.float32)
+    except (TypeError, ValueError):
+        raise UserError(f"{name}: must be an array of numbers") from None
+    if array.ndim not in (1, 2) or array.shape[-1] != size:
+        raise UserError(f"{name}: has shape {array.shape}; ({size},) or (n, {size}) is needed")
+    return array.reshape(-1, size)
