@@ -6,7 +6,10 @@ SEED ?= 0
 BIN := .venv/bin
 RUN := runs/$(ENV)/$(METHOD)/seed$(SEED)__$(shell date -u +%Y%m%dT%H%M%S)
 
-.PHONY: train test check format docs
+KILLS ?= 100
+KILL_SEED := $(or $(KILL_SEED),$(shell date +%s))
+
+.PHONY: train test check torture format docs
 
 train: .venv  ## train a policy: make train ENV=Hopper-v5 STEPS=30000
 	@$(BIN)/pdml train --env $(ENV) --method $(METHOD) --seed $(SEED) $(if $(STEPS),--steps $(STEPS)) --run-dir $(RUN); \
@@ -23,6 +26,10 @@ check: .venv  ## what a contributor runs before a commit: the same without slow 
 	$(BIN)/ruff check src tests
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow"
+
+torture: .venv  ## a hundred kills of tiny runs, at other points every time: make torture KILL_SEED=7
+	@echo "KILLS=$(KILLS) KILL_SEED=$(KILL_SEED)"
+	PDML_KILLS=$(KILLS) PDML_KILL_SEED=$(KILL_SEED) $(BIN)/pytest -n 2 --dist worksteal -v tests/test_resume.py -k killed
 
 format: .venv  ## write the code as the formatter wants it
 	$(BIN)/ruff format src tests

@@ -1,4 +1,4 @@
-"""Print how well ends of episodes are learned: python results/termination.py RUN [--rows 20000].
+"""Print how well ends of episodes are learned: python results/termination.py RUN [--rows 20000] [--epochs 200].
 
 The learned end sees the first rows of a run, fitted after each block as in a run, and is asked about all later rows:
 with the real next states, and with those predicted by a model that was fitted to the same first rows. A run with ends
@@ -16,7 +16,7 @@ import numpy as np
 from pdml.arrays import read_arrays
 from pdml.checkpoint import saved
 from pdml.chunks import in_chunks
-from pdml.config import defaults
+from pdml.config import change, defaults
 from pdml.dynamics import ensemble
 from pdml.ending import learned
 from pdml.losses import nll
@@ -36,10 +36,10 @@ def first(rows: np.ndarray, count: int) -> RealRows:
     return RealRows(rows[:count].copy(), np.zeros(count, np.int32), np.arange(count), np.array([count]))
 
 
-def table(run: Path, count: int) -> str:
+def table(run: Path, count: int, epochs: int) -> str:
     """Return what was trained on and held out, errors on real next states, and rates on predicted ones."""
     arrays, note = read_arrays(saved(run)[0])
-    config = defaults(from_json(note["config"], str(run)).env)
+    config = change(defaults(from_json(note["config"], str(run)).env), {"dynamics.max_epochs": epochs})
     rows, layout = arrays["replay.rows"], Layout(arrays["episode.obs"].size, arrays["episode.actions"].shape[1])
     held = layout.unpack(rows[count:])
     ended = held.terminated > 0.5
@@ -58,7 +58,9 @@ def table(run: Path, count: int) -> str:
     dynamics = ensemble(config, layout, nll(config))
     begin = time.perf_counter()
     weights = np.full(count, 1 / count)
-    model, _ = dynamics.fit(dynamics.init(key(config.seed, Purpose.MODEL_INIT)), first(rows, count), weights, None, 0)
+    model, fitted = dynamics.fit(
+        dynamics.init(key(config.seed, Purpose.MODEL_INIT)), first(rows, count), weights, None, 0
+    )
     model_seconds = time.perf_counter() - begin
     elites = choose(model.network.members, model.elites)
     sample = jax.jit(lambda obs, action, key: predict(model, elites, obs, action, key)[1])
@@ -89,7 +91,7 @@ def table(run: Path, count: int) -> str:
         by_rule = np.asarray(RULES[family](layout.unpack(jnp.asarray(imagined)).next_obs))
         lines["imagined rate, the true rule"] = f"{by_rule.mean():.5f}"
     lines["seconds a fit: first, median of later"] = f"{seconds[0]:.2f}, {np.median(seconds[1:]):.2f}"
-    lines["seconds of the model's fit"] = f"{model_seconds:.1f}"
+    lines["the model's fit: epochs, seconds"] = f"{fitted['model/epochs']:.0f}, {model_seconds:.1f}"
     return "\n".join([f"| {config.env} | |", "|---|---|", *(f"| {name} | {value} |" for name, value in lines.items())])
 
 
@@ -97,5 +99,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--epochs", type=int, default=200, help="cap on the epochs of the model's fit")
     options = parser.parse_args()
-    print(table(options.run, options.rows))
+    print(table(options.run, options.rows, options.epochs))

@@ -221,3 +221,13 @@ def test_fit_goes_on_from_the_last_weights_and_leaves_its_argument_alone():
     again, _ = part.fit(state, real, 250)
     assert int(np.asarray(once.opt[0].count)) == count + SMALL.round_steps
     assert same(once, again)
+
+
+def test_a_network_does_not_learn_from_rows_that_it_leaves_out():
+    part = made(0)
+    state = part.init(key(0, Purpose.ENDING_INIT))
+    x = np.random.default_rng(0).standard_normal((SMALL.round_steps, 2 * SMALL.half_batch, 10)).astype(np.float32)
+    fold = np.full(x.shape[:2], 1, np.int32)
+    networks, _ = part.jitted["train"](state.networks, state.opt, x, fold, state.normaliser, state.limits)
+    unchanged = [same(old[1:], new[1:]) for old, new in zip(state.networks, networks, strict=True)]
+    assert unchanged == [False, True, False]

@@ -18,7 +18,7 @@ change_capacity = jax.jit(resize)
 
 
 def ends_by(rule):
-    return lambda model, obs, action, next_obs: rule(next_obs)
+    return lambda model, obs, action, next_obs: rule(next_obs).astype(jnp.float32)
 
 
 def ring_of(capacity):

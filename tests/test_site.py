@@ -58,7 +58,10 @@ def names(cell):
     return [f"{stem}_{i:0{len(first)}d}" for i in range(int(first), int(last) + 1)]
 
 
-def explained(method):
+LEARNED_END = "progress.csv, with --termination learned"
+
+
+def explained(method, ending=False):
     """Return the columns of each file that docs/metrics.md says a method has."""
     families = {"all": tuple(METHODS), "model-based": MODEL_BASED}
     found = {}
@@ -67,7 +70,7 @@ def explained(method):
         assert len({name for name, _ in rows}) == len(rows), f"{file}: something is explained twice"
         assert all(readers and set(readers) <= set(METHODS) for _, readers in rows), file
         found[file] = {name for name, readers in rows if method in readers}
-    return found
+    return found if ending else {file: columns for file, columns in found.items() if file != LEARNED_END}
 
 
 def ones(shape):
@@ -99,12 +102,12 @@ def only_shapes(function, **kwargs):
     return call
 
 
-def written(method, path):
+def written(method, path, **more):
     """Return the columns of each file that a run of a method writes, in three blocks of one step after the warm-up."""
     changes = {"steps": 63, "model_every": 1, "epoch_steps": 2, "eval_every": 63, "eval_episodes": 1}
     changes |= {"diagnose": True, "diagnose_every": 63, "diagnose_steps": 5, "updates_per_step": 1}
     changes |= {"agent.hidden_sizes": (4,), "agent.num_critics": 2, "dynamics.hidden_sizes": (4,)}  # most is tracing
-    changes |= {"dynamics.weight_decay": (0.0, 0.0), "dynamics.num_members": 1, "dynamics.num_elites": 1}
+    changes |= {"dynamics.weight_decay": (0.0, 0.0), "dynamics.num_members": 1, "dynamics.num_elites": 1, **more}
     read = {leaf.name for leaf in leaves() if not leaf.methods or method in leaf.methods}
     run(change(tiny_of(method), {name: value for name, value in changes.items() if name in read}), path, 1, "test")
     found = {file.name: set(file.read_text().splitlines()[0].split(",")) for file in path.glob("*.csv")}
@@ -117,6 +120,13 @@ def written(method, path):
 def test_what_a_run_writes_is_what_the_page_explains(method, tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "jit", only_shapes)  # names of columns do not depend on numbers
     assert written(method, tmp_path / "run") == explained(method)
+
+
+def test_what_a_learned_termination_adds_is_what_the_page_explains(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "jit", only_shapes)
+    found = written("mbpo", tmp_path / "run", termination="learned")["progress.csv"]
+    page = explained("mbpo", ending=True)
+    assert found == page["progress.csv"] | page[LEARNED_END]
 
 
 def test_every_symbol_has_its_name_in_the_code():
@@ -149,10 +159,19 @@ def with_python():
     return [path for path in PAGES if blocks(path.read_text(), "python")]
 
 
+def save_modules(page, folder):
+    """Write the blocks that begin with the name of a file, such as `# point.py`, to that file."""
+    for block in blocks(page.read_text(), "python"):
+        named = re.match(r"# (\w+\.py)\n", block)
+        if named:
+            (folder / named[1]).write_text(block)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", with_python(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_python_of_a_page_runs(page, tmp_path):
-    """All its blocks in order, in one process, in an empty directory."""
+    """All its blocks in order, in one process, in a directory with the files that the page says to make."""
+    save_modules(page, tmp_path)
     code = "\n".join(blocks(page.read_text(), "python"))
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{page}\n{done.stderr}"
@@ -191,6 +210,8 @@ def test_a_command_of_a_page_is_understood(page, words, tmp_path, monkeypatch, c
 
     monkeypatch.setattr(cli.Parser, "parse_known_args", parse)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    save_modules(ROOT / page, tmp_path)
     if "--config" in words:
         file = Path(words[words.index("--config") + 1])
         file.parent.mkdir(parents=True)

@@ -161,7 +161,8 @@ def visitation(path: Path, steps: Sequence[int] = (), fresh: int = 1000, seed: i
 def _chosen(path: Path, known: list[int], wanted: Sequence[int]) -> list[int]:
     """Return the wanted steps if all are known; by default five of the known, evenly spread."""
     if not known:
-        raise UserError(f"run = '{path}': keeps no policies yet; they come with --archive-at or at the end of the run")
+        when = "with --archive-at, and of methods with a model at the end of the run"
+        raise UserError(f"run = '{path}': keeps no policies yet; they come {when}")
     for step in wanted:
         if step not in known:
             near = min(known, key=lambda other, step=step: abs(other - step))

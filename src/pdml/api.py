@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pdml import checkpoint, interrupt, rundir
+from pdml import checkpoint, interrupt, needs, rundir
 from pdml.algorithm import absorb, act, add_prior, open_block
 from pdml.config import Config, change, defaults, leaves
 from pdml.device import available_threads
 from pdml.envs import Episode, begin, follow
 from pdml.errors import UserError, nearest
 from pdml.evaluation import EpisodeResult, evaluate
-from pdml.handed import Env, absent, describe, packed, problem_for, warn
+from pdml.handed import Env, absent, describe, packed, problem_for, require_sizes, warn
 from pdml.model import ModelState, elite_means
 from pdml.policy import Policy, as_batch
 from pdml.problem import problem_of
@@ -96,7 +96,7 @@ class Model:
         next_obs, reward = states + mean[:, 1:], mean[:, 0]
         if self._known.reward is not None:
             reward = np.asarray(self._known.reward(*map(jnp.asarray, (states, actions, next_obs))))
-        ended = np.asarray(world.ended(model, *map(jnp.asarray, (states, actions, next_obs))))
+        ended = np.asarray(world.ending(model, *map(jnp.asarray, (states, actions, next_obs)))) > 0.5
         shape = np.shape(obs)[:-1]
         spread = outputs[:, :, 1:].std(axis=0)
         return Prediction(
@@ -150,6 +150,8 @@ class Agent:
         settled = check(change(base, changes))
         problem = problem_for(env, eval_env, settled, functions)
         rows = None if prior is None else packed(prior, problem.spaces, settled)
+        if run_dir is not None and not isinstance(run_dir, str | Path):
+            raise UserError(f"run_dir = {run_dir!r}: must be a path")
         self._run_dir = None if run_dir is None else Path(run_dir)
         if self._run_dir is not None:
             rundir.check_free(self._run_dir)
@@ -189,6 +191,7 @@ class Agent:
             problem = problem_of(check(config), functions)
         else:
             problem = problem_for(env, eval_env, check(config), functions)
+            require_sizes(problem.spaces, path)
         agent = cls.__new__(cls)
         agent._run_dir = path
         agent._setup(Session(config, problem).load(path, warn))
@@ -225,8 +228,8 @@ class Agent:
         if self._asking:  # its own episode begins anew after somebody else's steps
             session.state.episode = begin(session.env, self.config.seed, session.state.episode.number + 1)
             self._asking = False
-        self._take_up()
         target = session.state.step + int(steps)
+        self._take_up(target)
         watcher = Watcher(target, self.config.warmup_steps) if progress_bar else None
 
         def after(happened: Happened) -> bool:
@@ -290,15 +293,20 @@ class Agent:
             raise UserError("observe: call act first, once for every observe")
         spaces = session.problem.spaces
         after = as_batch(next_obs, spaces.obs_size, "next_obs")
-        if np.ndim(next_obs) != 1 or not np.isfinite(after).all() or not np.isfinite(float(reward)):
+        try:
+            value = float(reward)
+        except (TypeError, ValueError):
+            value = np.nan
+        if np.ndim(next_obs) != 1 or not np.isfinite(after).all() or not np.isfinite(value):
             raise UserError("next_obs, reward: one observation and one reward of finite numbers are needed")
         taken = self._opened[1]
         if action is not None:
-            taken = spaces.inward(as_batch(action, len(spaces.low), "action"))[0]
+            done = as_batch(action, len(spaces.low), "action")
+            if np.ndim(action) != 1 or not np.isfinite(done).all():
+                raise UserError("action: one action of finite numbers is needed")
+            taken = spaces.inward(done)[0]
         try:
-            state.episode, step = follow(
-                state.episode, taken, after[0], float(reward), bool(terminated), bool(truncated)
-            )
+            state.episode, step = follow(state.episode, taken, after[0], value, bool(terminated), bool(truncated))
             absorb(state, step, session.parts, self.config, session.clock)
             assert session.recorder is not None
             session.recorder(state)
@@ -384,11 +392,13 @@ class Agent:
         """Close the environments and free the run directory."""
         self._session.close()
 
-    def _take_up(self) -> None:
-        """Have a run directory of one's own from now on."""
+    def _take_up(self, steps: int = 0) -> None:
+        """Have a run directory of one's own from now on, if there is room for so many steps."""
         session = self._session
         if session.path is None:
             path = self._run_dir or rundir.default_path(self.config)
+            aim = change(self.config, {"steps": steps or self.config.steps})
+            needs.require(needs.estimate(aim, session.layout, session.state.prior), path)
             session.create(path, available_threads(), _command())
         elif session.loaded:
             session.take_up(available_threads(), _command(), warn)
@@ -396,7 +406,7 @@ class Agent:
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:
     """Return settings by their dotted names, from names and groups as Python writes them."""
-    names = {leaf.name for leaf in leaves()}
+    names = [leaf.name for leaf in leaves()]
     groups = {name.partition(".")[0] for name in names if "." in name}
     flat: dict[str, Any] = {}
     for name, value in config.items():

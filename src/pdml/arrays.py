@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from pdml.errors import UserError
 
@@ -26,14 +25,41 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray], note: dict[str, Any]
     contiguous = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
     note = {"format": FORMAT, **note}
     text = json.dumps({"checksum": _checksum(contiguous, note), **note})
-    save_file(contiguous, partial, {"json": text})  # one entry: safetensors writes several in any order
-    _to_disk(partial)
-    partial.replace(path)
-    _to_disk(path.parent)
+    try:
+        save_file(contiguous, partial, {"json": text})
+        to_disk(partial)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)  # on a full disk it would keep the rest from being written
+        raise
+    to_disk(path.parent)
+
+
+def save_file(arrays: dict[str, np.ndarray], path: Path, metadata: dict[str, str]) -> None:
+    """Write a safetensors file.
+
+    The library's own writer goes through a file of a random name, which a process that is killed leaves behind.
+    """
+    order = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # so that all are aligned
+    head: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name in order:
+        dtype, start, end = arrays[name].dtype, end, end + arrays[name].nbytes
+        kind = "BOOL" if dtype.kind == "b" else f"{dtype.kind.upper()}{8 * dtype.itemsize}"
+        head[name] = {"dtype": kind, "shape": list(arrays[name].shape), "data_offsets": [start, end]}
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            if arrays[name].size:
+                file.write(arrays[name].reshape(-1).view(np.uint8).data)
 
 
 def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read what `write_arrays` wrote."""
+    if not path.exists():
+        raise UserError(f"'{path}' cannot be read: there is no such file")
     try:
         with safe_open(path, framework="numpy") as file:
             note = json.loads((file.metadata() or {})["json"])
@@ -58,7 +84,7 @@ def _checksum(arrays: dict[str, np.ndarray], note: dict[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def _to_disk(path: Path) -> None:
+def to_disk(path: Path) -> None:
     """Wait until a file, or the names in a directory, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:

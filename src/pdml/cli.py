@@ -14,7 +14,7 @@ from pdml import cli_look, rundir, settings
 from pdml import config as configs
 from pdml.config import METHODS, PRESETS, Config
 from pdml.device import available_threads, prepare
-from pdml.errors import RunError, UserError
+from pdml.errors import RunError, UserError, nearest
 from pdml.look import FIGURES
 from pdml.tasks import TASKS
 
@@ -60,22 +60,25 @@ def _dispatch(words: list[str]) -> int:
     _train_parser(commands.add_parser("train", help="train a policy"), base)
     _resume_parser(commands.add_parser("resume", help="go on with a run that was stopped"))
     _eval_parser(commands.add_parser("eval", help="evaluate the policy of a run"))
+    _check_parser(commands.add_parser("check", help="try an environment and tell what will not work"))
     _list_parser(commands.add_parser("list", help="list presets, environments, methods or figures"))
     _bench_parser(commands.add_parser("bench", help="measure speed in percent of this machine's matmul peak"))
     cli_look.add_commands(commands)
     options, unknown = parser.parse_known_args(["train", *train_words] if words[:1] == ["train"] else words)
     if unknown:
-        _refuse(unknown[0], options.command)
+        _refuse(unknown[0], options.command, commands.choices[options.command])
     options.words = words
     return options.run(options)
 
 
-def _refuse(word: str, command: str) -> NoReturn:
+def _refuse(word: str, command: str, parser: argparse.ArgumentParser) -> NoReturn:
     """Name an argument that does not exist, and the nearest that does."""
     name = word.partition("=")[0]
     if command == "train" and name.startswith("--"):
         settings.parse(name[2:].replace("-", "_"), "")
-    raise UserError(f"'{name}': pdml {command} has no such argument; see pdml {command} --help")
+    known = [flag[2:] for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    near = nearest(name[2:], known) if name.startswith("--") else ""
+    raise UserError(f"'{name}': pdml {command} has no such argument{near}; see pdml {command} --help")
 
 
 def _train_parser(parser: argparse.ArgumentParser, base: Config) -> None:
@@ -151,14 +154,18 @@ def _train(options: argparse.Namespace) -> int:
         if (path / "DONE").exists() and settings.read_config(path / "config.json").steps == config.steps:
             print(f"done already: {path}")
             return 0
-        return _resume_run(path, config.steps, options)
+        return _resume_run(path, config.steps, options, or_begin=True)
     rundir.check_free(path)
     threads = prepare(_threads(options))
 
     from pdml.runner import run
 
-    print(f"{config.method} on {config.env}, {config.steps} steps, seed {config.seed}: {path}", flush=True)
-    return _watched(path, lambda command: run(config, path, threads, command, print), options)
+    head = f"{config.method} on {config.env}, {config.steps} steps, seed {config.seed}: {path}"
+
+    def say(line: str) -> None:
+        print(f"{head}\n{line}", flush=True)
+
+    return _watched(path, lambda command: run(config, path, threads, command, say), options)
 
 
 def _same_run(config: Config, path: Path) -> None:
@@ -187,6 +194,7 @@ def _watched(path: Path, work: Callable[[str], Any], options: argparse.Namespace
         return 128 + stopped.number
     except Exception as error:
         said = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+        said = " ".join(said.split())
         where = f"; see {path / 'error.txt'}" if (path / "error.txt").exists() else ""
         print(f"pdml: the run failed ({said}){where}{hint()}", file=sys.stderr)
         return 1
@@ -207,7 +215,7 @@ def _resume(options: argparse.Namespace) -> int:
     return _resume_run(options.path, None if options.steps is None else settings.whole("steps", options.steps), options)
 
 
-def _resume_run(path: Path, steps: int | None, options: argparse.Namespace) -> int:
+def _resume_run(path: Path, steps: int | None, options: argparse.Namespace, or_begin: bool = False) -> int:
     """Resume with the threads that the run had, since they decide the last bits."""
     threads = _threads(options) or rundir.threads_of(path)
     threads = prepare(min(threads, available_threads()) if threads else None)
@@ -217,7 +225,7 @@ def _resume_run(path: Path, steps: int | None, options: argparse.Namespace) -> i
     def say(line: str) -> None:
         print(f"pdml: {line}", file=sys.stderr)
 
-    return _watched(path, lambda command: resume(path, steps, threads, command, say), options)
+    return _watched(path, lambda command: resume(path, steps, threads, command, say, or_begin), options)
 
 
 def _eval_parser(parser: argparse.ArgumentParser) -> None:
@@ -244,6 +252,33 @@ def _eval(options: argparse.Namespace) -> int:
     for i, result in enumerate(results):
         print(f"episode {i}  return {result.total:.1f}  length {result.length}")
     print(f"policy of step {step}: mean return {mean:.1f}, standard deviation {spread:.1f}, {len(totals)} episodes")
+    return 0
+
+
+def _check_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Try an environment with random actions and tell what will not work. The exit code is 0 if it can be learned,\n"
+        "1 if there is a problem."
+    )
+    parser.add_argument("env", metavar="ENV", help="environment id, or module:Id")
+    parser.add_argument("--steps", metavar="N", default="300", help="most random steps (default: 300)")
+    parser.set_defaults(run=_check)
+
+
+def _check(options: argparse.Namespace) -> int:
+    steps = settings.whole("steps", options.steps)
+    prepare()
+
+    from pdml.trial import examine_env
+
+    findings = examine_env(options.env, steps)
+    for finding in findings:
+        print(f"{finding.kind:8s} {finding.text}")
+    problems = sum(finding.kind == "problem" for finding in findings)
+    if problems:
+        print(f"cannot be learned: {problems} problem{'s' if problems > 1 else ''}")
+        return 1
+    print(f"can be learned: pdml train --env {shlex.quote(options.env)}")
     return 0
 
 

@@ -297,7 +297,7 @@ def defaults(env: str, method: str = "pdml", preset: str = "paper", task: Task |
         task: What is known of the environment, where its id does not tell.
     """
     for name, value, table in (("method", method, METHODS), ("preset", preset, PRESETS)):
-        if value not in table:
+        if not isinstance(value, str) or value not in table:
             raise UserError(f"{name} = '{value}': unknown{nearest(value, table)}; allowed: {', '.join(table)}")
     task = task or find_task(env)
     config = Config(

@@ -59,7 +59,8 @@ def make_plain(env_id: str, **kwargs: Any) -> gymnasium.Env:
         try:
             return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
         except ModuleNotFoundError as error:
-            if module and error.name == module.partition(".")[0]:
+            first = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
+            if module and first.name and f"{module}.".startswith(f"{first.name}."):
                 raise UserError(f"env = '{env_id}': there is no module '{module}' to import it from") from None
             reason = error
         except gymnasium.error.UnregisteredEnv:
@@ -72,11 +73,12 @@ def make_plain(env_id: str, **kwargs: Any) -> gymnasium.Env:
 
 def _register_dm_control(env_id: str) -> None:
     """Let Gymnasium know the tasks of DeepMind Control."""
-    try:
-        shimmy = import_module("shimmy")
-    except ImportError:
-        raise UserError(f"env = '{env_id}': DeepMind Control is an extra; pip install 'pdml[dmc]'") from None
-    gymnasium.register_envs(shimmy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a display that is missing
+        try:
+            gymnasium.register_envs(import_module("shimmy"))
+        except ImportError:
+            raise UserError(f"env = '{env_id}': DeepMind Control is an extra; pip install 'pdml[dmc]'") from None
 
 
 def has_time_limit(env: gymnasium.Env) -> bool:
@@ -100,9 +102,11 @@ def adapt(env: gymnasium.Env, name: str, max_episode_steps: int = 0, timeout: fl
         timeout: Seconds that a step or a reset may take before the process is ended; 0: any time.
     """
     examine(env.observation_space, env.action_space, name)
-    if not isinstance(env.observation_space, gymnasium.spaces.Box) or len(env.observation_space.shape) != 1:
-        env = FlattenObservation(env)
-    env = RescaleAction(env, np.float32(-1.0), np.float32(1.0))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="overflow encountered in cast")  # of bounds that are infinite
+        if not isinstance(env.observation_space, gymnasium.spaces.Box) or len(env.observation_space.shape) != 1:
+            env = FlattenObservation(env)
+        env = RescaleAction(env, np.float32(-1.0), np.float32(1.0))
     return Guarded(env, max_episode_steps, timeout)
 
 
@@ -121,13 +125,14 @@ class Guarded(gymnasium.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         """Begin an episode."""
         self._steps = 0
-        obs, info = self._call(lambda: self.env.reset(seed=seed, options=options))
+        obs, info = self._call(lambda: self.env.reset(seed=seed, options=options), "obs, info")
         return self._checked(obs), info
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         """Take a step."""
         self._steps += 1
-        obs, reward, terminated, truncated, info = self._call(lambda: self.env.step(action))
+        parts = "obs, reward, terminated, truncated, info"
+        obs, reward, terminated, truncated, info = self._call(lambda: self.env.step(action), parts)
         try:
             value = float(reward)
         except (TypeError, ValueError):
@@ -139,12 +144,16 @@ class Guarded(gymnasium.Wrapper):
             warnings.warn(f"an episode was cut by max_episode_steps = {self._limit}", stacklevel=2)
         return self._checked(obs), value, bool(terminated), bool(truncated), info
 
-    def _call(self, call: Callable[[], Any]) -> Any:
+    def _call(self, call: Callable[[], Any], parts: str) -> Any:
         try:
             with watchdog.limit(self._timeout, f"{self._where()} took longer than env_timeout = {self._timeout} s"):
-                return call()
+                result = call()
         except Exception as error:
             raise EnvironmentFault(f"{self._where()} raised {type(error).__name__}: {error}") from error
+        if not isinstance(result, tuple) or len(result) != len(parts.split(", ")):
+            found = f"{len(result)} things" if isinstance(result, tuple) else type(result).__name__
+            raise EnvironmentFault(f"{self._where()} returned {found}, not ({parts})")
+        return result
 
     def _checked(self, obs: Any) -> np.ndarray:
         try:

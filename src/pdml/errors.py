@@ -20,7 +20,10 @@ class Diverged(RunError):  # noqa: N818 (a run error it is)
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """Suggest the closest allowed name, if one is close."""
+    """Suggest the closest allowed name, if one is close; of dotted names, those that end with it."""
     known = {each.lower(): each for each in names}
+    same = [each for lower, each in known.items() if lower.endswith(f".{str(name).lower()}")]
+    if same:
+        return f" (did you mean {' or '.join(same)}?)"
     near = get_close_matches(str(name).lower(), list(known), n=1, cutoff=0.5)
     return f" (did you mean {known[near[0]]}?)" if near else ""

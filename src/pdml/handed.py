@@ -46,9 +46,15 @@ def _pair(env: tuple) -> Spaces:
 
 def _made(env: Any) -> gymnasium.Env:
     """Call a factory."""
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        raise UserError("env: is a vector of environments; one environment is needed, or a function that makes one")
     if not callable(env):
         raise UserError(f"env = {env!r}: must be an id, an environment, a function that makes one, or a pair of spaces")
-    made = env()
+    try:
+        made = env()
+    except Exception as error:
+        said = " ".join(str(error).split())
+        raise UserError(f"env: the function failed ({type(error).__name__}: {said})") from error
     if not isinstance(made, gymnasium.Env):
         raise UserError(f"env: the function returned {type(made).__name__}, not a gymnasium.Env")
     return made
@@ -58,6 +64,8 @@ def problem_for(env: Env, eval_env: gymnasium.Env | None, config: Config, functi
     """Return an environment that was handed over, in whatever form, as a run needs it."""
     if eval_env is not None and not isinstance(env, gymnasium.Env):
         raise UserError("eval_env: goes with an environment as env only; of an id or a function others are made")
+    if eval_env is not None and not isinstance(eval_env, gymnasium.Env):
+        raise UserError("eval_env: must be an environment, as env is")
     if isinstance(env, str):
         return problem_of(config, functions)
     if isinstance(env, tuple):
@@ -94,8 +102,41 @@ def absent(path: Path, config: Config, functions: dict[str, Any]) -> Problem:
     return Problem(spaces, known(config, spaces, functions), None, None)
 
 
+def require_sizes(spaces: Spaces, path: Path) -> None:
+    """Raise unless an environment has as many observations and actions as that of a run."""
+    kept = rundir.spaces_of(path)
+    run, now = (kept["obs_size"], len(kept["low"])), (spaces.obs_size, len(spaces.low))
+    if run != now:
+        raise UserError(
+            f"env: {now[0]} observed numbers and {now[1]} in an action do not fit the run '{path}', which has {run[0]} "
+            f"and {run[1]}"
+        )
+
+
 def packed(prior: Mapping[str, Any], spaces: Spaces, config: Config) -> np.ndarray:
     """Return prior transitions as rows, or say what is wrong with them."""
+    _require_fields(prior)
+    sizes = {"obs": spaces.obs_size, "action": len(spaces.low), "next_obs": spaces.obs_size}
+    parts = []
+    for name in PRIOR_FIELDS:
+        size = sizes.get(name, 1)
+        part = as_batch(prior[name] if name in sizes else _column(prior[name]), size, f"prior.{name}")
+        if parts and len(part) != len(parts[0]):
+            raise UserError(f"prior.{name}: has {len(part)} rows, prior.obs has {len(parts[0])}")
+        if not np.isfinite(part).all():
+            raise UserError(f"prior.{name}: has numbers that are not finite")
+        parts.append(spaces.inward(part) if name == "action" else part)
+    if len(parts[0]) == 0:
+        raise UserError("prior: has no rows")
+    if len(parts[0]) > config.replay_capacity - 2 * config.model_every:
+        raise UserError(f"prior: {len(parts[0])} rows do not fit into replay_capacity = {config.replay_capacity}")
+    return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+def _require_fields(prior: Any) -> None:
+    """Raise unless prior transitions have all fields, and no other."""
+    if not isinstance(prior, Mapping):
+        raise UserError(f"prior: must be a dict of arrays by the names {', '.join(PRIOR_FIELDS)}")
     for name in prior:
         if name not in PRIOR_FIELDS:
             raise UserError(
@@ -104,20 +145,14 @@ def packed(prior: Mapping[str, Any], spaces: Spaces, config: Config) -> np.ndarr
     for name in PRIOR_FIELDS:
         if name not in prior:
             raise UserError(f"prior: has no {name}; {', '.join(PRIOR_FIELDS)} are needed")
-    sizes = {"obs": spaces.obs_size, "action": len(spaces.low), "next_obs": spaces.obs_size}
-    parts = []
-    for name in PRIOR_FIELDS:
-        size = sizes.get(name, 1)
-        column = np.asarray(prior[name]).reshape(-1, 1) if name not in sizes else prior[name]
-        part = as_batch(column, size, f"prior.{name}")
-        if parts and len(part) != len(parts[0]):
-            raise UserError(f"prior.{name}: has {len(part)} rows, prior.obs has {len(parts[0])}")
-        if not np.isfinite(part).all():
-            raise UserError(f"prior.{name}: has numbers that are not finite")
-        parts.append(spaces.inward(part) if name == "action" else part)
-    if len(parts[0]) > config.replay_capacity - 2 * config.model_every:
-        raise UserError(f"prior: {len(parts[0])} rows do not fit into replay_capacity = {config.replay_capacity}")
-    return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+def _column(values: Any) -> Any:
+    """Return numbers as a column; what is none is left as it is, to be named."""
+    try:
+        return np.asarray(values).reshape(-1, 1)
+    except ValueError:
+        return values
 
 
 def warn(line: str) -> None:

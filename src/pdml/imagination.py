@@ -21,9 +21,8 @@ from pdml.tree import pytree
 Policy = Callable[[Mlp, Float[Array, "b obs"], PRNGKeyArray], Float[Array, "b action"]]
 
 
-Ended = Callable[
-    [ModelState, Float[Array, "b obs"], Float[Array, "b action"], Float[Array, "b obs"]], Bool[Array, " b"]
-]
+Ending = Callable[[ModelState, Array, Array, Array], Float[Array, " b"]]
+"""From the model, observations, actions and next observations: how likely each step ends an episode by itself."""
 
 
 @pytree
@@ -128,7 +127,7 @@ def grown(ring: Imagined, physical: int) -> Imagined:
 
 
 def branched(
-    config: Config, layout: Layout, sample: Policy, ended: Ended, reward_of: StepFunction | None = None
+    config: Config, layout: Layout, sample: Policy, ending: Ending, reward_of: StepFunction | None = None
 ) -> Callable[..., tuple]:
     """Build the imagination of MBPO: stochastic branches, each step by a randomly chosen elite.
 
@@ -136,7 +135,7 @@ def branched(
     terminates or leaves the finite numbers is dropped, the rest moves up, so dead branches cost nothing.
 
     Args:
-        ended: Says which steps end an episode.
+        ending: How likely each step ends an episode; whether it does is drawn.
         reward_of: The reward of each step, where it is known.
 
     Returns:
@@ -153,7 +152,8 @@ def branched(
             reward = reward - penalty * reward_variance(model, obs, action)
         if reward_of is not None:
             reward = reward_of(obs, action, next_obs)
-        ends = ended(model, obs, action, next_obs)
+        drawn = jax.random.uniform(jax.random.fold_in(key, 2), reward.shape)
+        ends = drawn < ending(model, obs, action, next_obs)
         return Transition(obs, action, reward, next_obs, ends.astype(jnp.float32))
 
     def imagine(

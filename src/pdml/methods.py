@@ -4,13 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from pdml import adaptation, agents, ending, losses, maper, mixing, weighting
 from pdml.config import Config
 from pdml.dynamics import Dynamics, ensemble
-from pdml.imagination import Ended, Imagined, branched
+from pdml.imagination import Ending, Imagined, branched
 from pdml.model import ModelState
 from pdml.randomness import Purpose, key
 from pdml.replay import RealRows
@@ -28,7 +29,7 @@ class World(NamedTuple):
 
     weighting: weighting.Weighting
     dynamics: Dynamics
-    ended: Ended
+    ending: Ending
     imagine: Callable[..., tuple]
     refine: Refine
 
@@ -47,11 +48,11 @@ def nothing(model: ModelState, agent: Any, ring: Imagined, real: RealRows, fitte
     return model, agent, {}
 
 
-def knowing_ends(config: Config, layout: Layout, dynamics: Dynamics, known: Known) -> tuple[Dynamics, Ended]:
-    """Return the model and what says which steps end an episode: what is known of it, or a part of the model."""
+def with_ends(config: Config, layout: Layout, dynamics: Dynamics, known: Known) -> tuple[Dynamics, Ending]:
+    """Return the model and how likely it is that steps end an episode: as is known, or by a part of the model."""
     rule = known.terminated
     if rule is not None:
-        return dynamics, lambda model, obs, action, next_obs: rule(obs, action, next_obs)
+        return dynamics, lambda model, obs, action, next_obs: rule(obs, action, next_obs).astype(jnp.float32)
     part = ending.learned(config, layout)
 
     def init(draw: PRNGKeyArray) -> ModelState:
@@ -64,10 +65,10 @@ def knowing_ends(config: Config, layout: Layout, dynamics: Dynamics, known: Know
         ended, told = part.fit(state.ending, real, step)
         return replace(state, ending=ended), metrics | told
 
-    def ended(model: ModelState, obs: Array, action: Array, next_obs: Array) -> Array:
-        return part.probability(model.ending, obs, action, next_obs) > 0.5
+    def ends(model: ModelState, obs: Array, action: Array, next_obs: Array) -> Array:
+        return part.probability(model.ending, obs, action, next_obs)
 
-    return Dynamics(init, fit, dynamics.jitted), ended
+    return Dynamics(init, fit, dynamics.jitted), ends
 
 
 def mbpo(
@@ -84,12 +85,12 @@ def mbpo(
     """MBPO [Janner et al. 2019]; the methods that build on it say what they change."""
     agent = agent or agents.sac(config, layout)
     dynamics = dynamics or ensemble(config, layout, losses.nll(config))
-    dynamics, ended = knowing_ends(config, layout, dynamics, known)
+    dynamics, ends = with_ends(config, layout, dynamics, known)
     world = World(
         weighting=weighting.applied_to(weigh or weighting.uniform(), config.weigh),
         dynamics=dynamics,
-        ended=ended,
-        imagine=branched(config, layout, agent.sample, ended, known.reward),
+        ending=ends,
+        imagine=branched(config, layout, agent.sample, ends, known.reward),
         refine=refine,
     )
     return Recipe(world, mix, agent)

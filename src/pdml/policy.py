@@ -31,7 +31,12 @@ class Policy(NamedTuple):
 
     def save(self, path: str | Path) -> None:
         """Write the policy to one safetensors file."""
-        write_arrays(Path(path), self.arrays(), {"step": self.step})
+        path = Path(path)
+        if path.is_dir():
+            raise UserError(f"'{path}' cannot be written: it is a directory")
+        if not path.parent.is_dir():
+            raise UserError(f"'{path}' cannot be written: there is no directory '{path.parent}'")
+        write_arrays(path, self.arrays(), {"step": self.step})
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what the file holds."""
@@ -58,7 +63,9 @@ def as_batch(obs: Any, size: int, name: str = "obs") -> np.ndarray:
     try:
         array = np.array(obs, np.float32)
     except (TypeError, ValueError):
-        raise UserError(f"{name}: must be an array of numbers") from None
+        pair = isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict)
+        hint = "; env.reset() returns a pair, of which it is the first" if pair else ""
+        raise UserError(f"{name}: must be an array of numbers{hint}") from None
     if array.ndim not in (1, 2) or array.shape[-1] != size:
         raise UserError(f"{name}: has shape {array.shape}; ({size},) or (n, {size}) is needed")
     return array.reshape(-1, size)

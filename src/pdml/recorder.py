@@ -6,11 +6,11 @@ from typing import Any, NamedTuple, cast
 import gymnasium
 import jax
 import numpy as np
-from tensorboardX import SummaryWriter
 
 from pdml import checkpoint, interrupt, rundir
 from pdml.algorithm import Parts, TrainState
-from pdml.arrays import write_arrays
+from pdml.arrays import to_disk, write_arrays
+from pdml.board import Board
 from pdml.config import Config
 from pdml.diagnostics import diagnosis
 from pdml.errors import Diverged, UserError
@@ -50,7 +50,7 @@ class Recorder:
         self._progress = rundir.Table(path / "progress.csv")
         self._evaluations = rundir.Table(path / "evaluations.csv")
         self._timing = rundir.Table(path / "timing.csv")
-        self._board = SummaryWriter(str(path), flush_secs=30, purge_step=step + 1 if step else None)
+        self._board = Board(path, step)
         self._watcher: Watcher | None = None
         fresh, count = problem.fresh, min(config.eval_episodes, 1) if problem.lent else config.eval_episodes
         self._envs = [] if fresh is None else [fresh() for _ in range(count)]
@@ -98,11 +98,14 @@ class Recorder:
             require_finite(state)
             if not self.short:
                 self.lengths = rundir.offsets(self._path)
+            for table in self.lengths:
+                to_disk(self._path / table)
             files = {"lengths": self.lengths, "total": self._clock.total(), "seconds": self._clock.seconds}
             name = f"step_{state.step:08d}.safetensors"
+            # The checkpoint comes last: who finds it there need not do the rest again.
+            policy_of(state, self._problem.spaces).save(self._path / "policy.safetensors")
             checkpoint.save(state, self._config, self._path / "checkpoints" / name, files)
             checkpoint.keep_last(self._path)
-            policy_of(state, self._problem.spaces).save(self._path / "policy.safetensors")
 
     def finish(self, state: TrainState) -> None:
         """Write the row of a block that has not come to its end; who goes on from here takes it back."""
@@ -164,10 +167,8 @@ class Recorder:
                 **seconds,
             }
         )
-        for name, value in row.items():
-            if "/" in name and np.isfinite(value):
-                self._board.add_scalar(name, value, state.step)
-        self._board.add_scalar("time/steps_per_second", rate, state.step)
+        shown = {name: value for name, value in row.items() if "/" in name and np.isfinite(value)}
+        self._board.add(shown | {"time/steps_per_second": rate}, state.step)
         if self._watcher is not None:
             self._watcher.block(state.log.metrics.get("model/holdout_error"), rate)
         if state.log.shares:
@@ -178,8 +179,7 @@ class Recorder:
         return row
 
     def close(self) -> None:
-        """Flush and let go."""
-        self._board.close()
+        """Let the environments go."""
         for env in self._envs if not self._problem.lent else []:
             env.close()
         if self._diagnoser is not None:
@@ -189,9 +189,7 @@ class Recorder:
 class Diagnoser:
     """Takes fresh steps of the current policy in an environment of its own and writes the model's errors on them."""
 
-    def __init__(
-        self, path: Path, config: Config, parts: Parts, layout: Layout, env: gymnasium.Env, board: SummaryWriter
-    ):
+    def __init__(self, path: Path, config: Config, parts: Parts, layout: Layout, env: gymnasium.Env, board: Board):
         self._config, self._act, self._board = config, parts.act, board
         self._env = env
         self._measure = diagnosis(layout)
@@ -225,9 +223,8 @@ class Diagnoser:
             "overall_rows": len(state.probes.rows),
         }
         self._table.add(counts | values)
-        for name, value in values.items():
-            if np.isfinite(value):
-                self._board.add_scalar(f"diagnostics/{name}", value, state.step)
+        shown = {f"diagnostics/{name}": value for name, value in values.items() if np.isfinite(value)}
+        self._board.add(shown, state.step)
 
     def close(self) -> None:
         """Let the environment go."""

@@ -86,6 +86,7 @@ class Lock:
 
     def __init__(self, path: Path):
         self._handle: int | None = None
+        self._close = os.close  # kept, since the module may be gone when the process ends
         try:
             self._handle = os.open(path / "lock", os.O_CREAT | os.O_RDWR)
         except OSError as error:
@@ -99,7 +100,7 @@ class Lock:
     def free(self) -> None:
         """Let others in."""
         if self._handle is not None:
-            os.close(self._handle)
+            self._close(self._handle)
             self._handle = None
 
     def __del__(self) -> None:
@@ -155,7 +156,12 @@ def metadata(threads: int, command: str) -> dict[str, Any]:
         "modified": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "python": platform.python_version(),
         "versions": {name: package_version(name) for name in RECORDED_VERSIONS},
-        "machine": {"system": platform.platform(), "cpu": _cpu(), "threads": threads},
+        "machine": {
+            "system": platform.platform(),
+            "cpu": _cpu(),
+            "threads": threads,
+            "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        },
     }
 
 
@@ -173,8 +179,9 @@ def note_resumed(path: Path, threads: int, command: str, step: int) -> list[str]
         if was != is_now:
             lines.append(f"{name} is {is_now}, was {was}: the last bits may differ from an unbroken run")
     for name, was in known.get("machine", {}).items():
-        if was != now["machine"][name]:
-            lines.append(f"{name} is {now['machine'][name]}, was {was}: the last bits may differ from an unbroken run")
+        is_now = now["machine"].get(name)
+        if was != is_now:
+            lines.append(f"{name} is '{is_now}', was '{was}': the last bits may differ from an unbroken run")
     known.setdefault("resumed", []).append({"step": step, **now})
     replace_text(file, json.dumps(known, indent=2) + "\n")
     return lines

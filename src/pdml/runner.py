@@ -1,8 +1,8 @@
 """A run that is open in this process, from a configuration to a finished directory, and the use of a finished one."""
 
 import traceback
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +53,7 @@ class Session:
         self.recorder: Recorder | None = None
         self._lock: rundir.Lock | None = None
         self._files: dict[str, Any] | None = None
+        self._seen: list[Path] = []
         episode = Episode(0) if self.env is None else begin(self.env, config.seed, 0)
         self.state = init(config, self.layout, self.parts, episode)
 
@@ -69,7 +70,7 @@ class Session:
 
     def load(self, path: Path, say: Say) -> "Session":
         """Take over the newest checkpoint of a run that is whole, and look at nothing else."""
-        found = checkpoint.saved(path)
+        self._seen = found = checkpoint.saved(path)
         for file in found:
             try:
                 self.state, self._files, reproduced = checkpoint.load(
@@ -91,21 +92,20 @@ class Session:
         assert self._files is not None
         self.lock(self.path)
         newest = checkpoint.saved(self.path)
-        if newest and newest[0].name > f"step_{self.state.step:08d}.safetensors" and self._is_whole(newest[0]):
+        if newest and newest[0] not in self._seen:
             raise UserError(f"run = '{self.path}': has gone on since it was loaded; load it again")
         for line in rundir.note_resumed(self.path, threads, command, self.state.step):
             say(line)
         rundir.cut_back(self.path, self._files["lengths"], self.state.step)
+        checkpoint.keep_last(self.path)
         self._files = None
         return self
 
-    @staticmethod
-    def _is_whole(file: Path) -> bool:
-        try:
-            read_arrays(file)
-        except UserError:
-            return False
-        return True
+    def start_over(self, path: Path, say: Say) -> "Session":
+        """Take over a run that ended before its first checkpoint."""
+        say("it has no checkpoint yet; it begins anew")
+        self.path, self._files = path, {"lengths": {}}
+        return self
 
     @property
     def loaded(self) -> bool:
@@ -142,7 +142,7 @@ class Session:
         """
         assert self.env is not None
         assert self.path is not None
-        try:
+        with self.failures_noted(self.path), closing(watcher) if watcher is not None else nullcontext():
             recorder = self.aim(steps, watcher)
 
             def after_step(state: TrainState) -> None:
@@ -156,15 +156,6 @@ class Session:
             recorder.finish(self.state)
             if self.state.step == steps:
                 (self.path / "DONE").write_text(f"{steps}\n")
-        except (interrupt.Stopped, UserError):
-            raise
-        except BaseException:
-            self.note_failure()
-            raise
-        finally:
-            watchdog.watch(None)
-            if watcher is not None:
-                watcher.close()
 
     def lengths(self) -> dict[str, int]:
         """Return how long the append-only files are, or were before the row of an unfinished block."""
@@ -174,11 +165,26 @@ class Session:
             return self.recorder.lengths
         return {} if self.path is None else rundir.offsets(self.path)
 
-    def note_failure(self) -> None:
-        """Write why the run ended; on a full disk there may be no room even for that."""
-        assert self.path is not None
+    @contextmanager
+    def failures_noted(self, path: Path) -> Iterator[None]:
+        """Write into a run's directory why what is inside failed, also where an environment hangs."""
+        watchdog.watch(path / "error.txt")
         try:
-            (self.path / "error.txt").write_text(traceback.format_exc())
+            yield
+        except (interrupt.Stopped, UserError):
+            raise
+        except BaseException:
+            self.note_failure(path)
+            raise
+        finally:
+            watchdog.watch(None)
+
+    def note_failure(self, path: Path | None = None) -> None:
+        """Write why the run ended; on a full disk there may be no room even for that."""
+        path = path or self.path
+        assert path is not None
+        try:
+            (path / "error.txt").write_text(traceback.format_exc())
         except OSError:
             traceback.print_exc()
 
@@ -209,18 +215,23 @@ def run(config: Config, path: Path, threads: int, command: str, say: Say = lambd
         return session.state
 
 
-def resume(path: Path, steps: int | None, threads: int, command: str, say: Say) -> TrainState:
+def resume(path: Path, steps: int | None, threads: int, command: str, say: Say, or_begin: bool = False) -> TrainState:
     """Go on from the newest checkpoint that is whole, as if the run had never stopped.
 
     Args:
         steps: Real steps in all, to go further than the run was meant to.
+        or_begin: Begin where there is no checkpoint yet.
     """
     config = read_config(rundir.require(path) / "config.json")
     if config.env.startswith(PYTHON):
         raise UserError(f"run = '{path}': its environment is a Python object; use pdml.Agent.load(path, env=...)")
     config = _extended(check(config), path, steps)
     with closing(Session(config, problem_of(config))) as session:
-        session.lock(path).load(path, say).take_up(threads, command, say)
+        session.lock(path)
+        with session.failures_noted(path):
+            begins = or_begin and not checkpoint.saved(path)
+            loaded = session.start_over(path, say) if begins else session.load(path, say)
+            loaded.take_up(threads, command, say)
         session.learn(config.steps, Watcher(config.steps, config.warmup_steps))
         return session.state
 

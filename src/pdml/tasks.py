@@ -177,5 +177,6 @@ def refuse_versions(env_id: str) -> None:
 
 def suggest(env_id: str, registered: list[str]) -> str:
     """Return what may have been meant by an unknown id."""
-    near = get_close_matches(env_id, dict.fromkeys([*env_ids(), *registered]), n=3, cutoff=0.5)
+    others = [name for name in registered if name.rpartition("-")[0] not in TASKS]  # whose other versions are refused
+    near = get_close_matches(env_id, [*env_ids(), *others], n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(env_ids())}"

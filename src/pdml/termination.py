@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from pdml.config import Config
@@ -125,18 +126,34 @@ def _of_user(name: str, given: Any, spaces: Spaces) -> StepFunction:
         raise UserError(f"{name}: fails on batches of observations ({type(error).__name__}: {said})") from error
     if found.shape != (5,):
         raise UserError(f"{name}: returns shape {found.shape} for 5 steps; one number a step, (5,), is needed")
+    _try_indices(name, call, spaces)
     return function
+
+
+def _try_indices(name: str, call: Callable, spaces: Spaces) -> None:
+    """Raise if a function reads an entry that there is not: JAX would take the last one, numpy finds it out."""
+    obs, action = (np.zeros((5, size), np.float32) for size in spaces.layout)
+    try:
+        with np.errstate(all="ignore"):
+            call(obs, action, obs)
+    except IndexError as error:
+        sizes = f"observations have {spaces.layout.obs_size} entries, actions {spaces.layout.action_size}"
+        raise UserError(f"{name}: {error}; {sizes}") from None
+    except Exception:
+        return  # something that only arrays of JAX can do
 
 
 def _imported(name: str, text: str) -> Callable:
     """Import `module:function`."""
     module, _, function = text.partition(":")
     try:
-        found = getattr(import_module(module), function)
-    except ImportError as error:
-        raise UserError(f"{name} = '{text}': cannot import '{module}' ({error})") from None
-    except AttributeError:
-        raise UserError(f"{name} = '{text}': module '{module}' has no '{function}'") from None
+        home = import_module(module)
+    except Exception as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{name} = '{text}': cannot import '{module}' ({said})") from error
+    if not hasattr(home, function):
+        raise UserError(f"{name} = '{text}': module '{module}' has no '{function}'")
+    found = getattr(home, function)
     if not callable(found):
         raise UserError(f"{name} = '{text}': is not a function")
     return found

@@ -39,12 +39,13 @@ def rendering_env(env_id: str, **kwargs: Any) -> gymnasium.Env:
         env = make_env(env_id, render_mode="rgb_array", **kwargs)
         env.reset(seed=0)
         env.render()
-    except UserError:
-        raise
-    except Exception as error:  # whatever the graphics library raises
+    except Exception as error:  # whatever the graphics library raises, here or while the environment is made
+        reason = error.__cause__ if isinstance(error, UserError) else error
+        if reason is None:
+            raise
         kind = os.environ.get("MUJOCO_GL", "default")
         raise NoRendererError(
-            f"nothing can render here (MUJOCO_GL={kind}: {type(error).__name__}); "
+            f"nothing can render here (MUJOCO_GL={kind}: {type(reason).__name__}); "
             "install a renderer, e.g. apt-get install libegl1, or set MUJOCO_GL"
         ) from None
     return env

@@ -55,5 +55,6 @@ def _end(message: str) -> None:
         if _error_file is not None:
             _error_file.write_text(message + "\n")
     finally:
-        print(f"pdml: the run failed ({message}); the last checkpoint stands", file=sys.stderr, flush=True)
+        said = message if _error_file is None else f"the run failed ({message}); the last checkpoint stands"
+        print(f"pdml: {said}", file=sys.stderr, flush=True)
         os._exit(1)

@@ -1,0 +1,40 @@
+"""Numbers for TensorBoard, written in the calling thread.
+
+tensorboardX's own SummaryWriter hands them to a thread; where that dies, of a full disk or of a clock that is set back,
+the run waits for it for ever.
+"""
+
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+from tensorboardX.proto import event_pb2
+from tensorboardX.record_writer import masked_crc32c
+from tensorboardX.summary import scalar
+
+events: Any = event_pb2  # its names are made when it is imported
+
+
+class Board:
+    """A file of events of its own for each time that a run begins or goes on."""
+
+    def __init__(self, path: Path, step: int):
+        self._path = path / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{step}"
+        self._append(events.Event(file_version="brain.Event:2"))
+        if step:  # whatever another file has of later steps does not count
+            log = events.SessionLog
+            self._append(events.Event(step=step + 1, session_log=log(status=log.START)))
+
+    def add(self, values: dict[str, float | int], step: int) -> None:
+        """Write some numbers of a step."""
+        self._append(*(events.Event(step=step, summary=scalar(name, value)) for name, value in values.items()))
+
+    def _append(self, *written: Any) -> None:
+        """Write events as records: length and content, each with its checksum."""
+        with self._path.open("ab") as file:
+            for event in written:
+                event.wall_time = time.time()
+                for part in (struct.pack("<Q", event.ByteSize()), event.SerializeToString()):
+                    file.write(part + struct.pack("<I", masked_crc32c(part)))
