@@ -1,5 +1,7 @@
 """pdml.Agent: the promises of its documentation, on environments that take a millisecond."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ from pdml.arrays import read_arrays
 from pdml.checkpoint import saved
 from pdml.errors import RunError, UserError
 from pdml.policy import Policy
+from pdml.spaces import Spaces
 
 SETTINGS = {name: value for name, value in TINY.items() if name != "steps" and "." not in name}
 for name, value in TINY.items():
@@ -324,5 +327,101 @@ def test_the_package_imports_without_jax_and_names_what_it_lacks():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "False\n"
     assert "has no attribute 'Agnet'" in done.stderr
-    assert set(pdml.__all__) <= set(dir(pdml)) | {"Agent", "Callback", "Evaluation", "Policy", "Prediction"}
+    assert set(pdml.__all__) <= set(dir(pdml)) | {"Agent", "Callback", "Evaluation", "Model", "Policy", "Prediction"}
     assert (Path(pdml.__file__).parent / "py.typed").exists()
+
+
+def steps_of(path):
+    return [int(line.split(",")[0]) for line in (path / "progress.csv").read_text().splitlines()[1:]]
+
+
+def test_going_on_by_asking_after_an_unfinished_block_takes_its_row_back(tmp_path):
+    agent = new(tmp_path / "run", env=Point, eval_episodes=0).learn(100, Counting(stop_at=95), progress_bar=False)
+    assert steps_of(tmp_path / "run") == [80, 95]
+    env = Point()
+    obs = ask_and_tell(agent, env, env.reset(seed=1)[0], 30)
+    agent.save()
+    assert steps_of(tmp_path / "run") == [80, 100, 120]
+    agent.close()
+    again = Agent.load(tmp_path / "run", env=Point)
+    ask_and_tell(again, env, obs, 5)
+    assert steps_of(tmp_path / "run") == [80, 100, 120]
+    with pytest.raises(UserError, match="the agent is closed"):
+        agent.learn(1)
+
+
+def test_a_block_is_opened_once_whoever_asks_again(tmp_path):
+    agent = new(tmp_path / "run", env=(Point.observation_space, Point.action_space))
+    env = Point()
+    obs = ask_and_tell(agent, env, env.reset(seed=1)[0], 80)
+    first = agent.act(obs)
+    count = agent._session.state.history.count
+    assert np.array_equal(agent.act(obs), first)
+    agent.save(tmp_path / "copy")
+    again = Agent.load(tmp_path / "copy")
+    assert np.array_equal(again.act(obs), first)
+    assert again._session.state.history.count == agent._session.state.history.count == count
+
+
+def test_a_run_keeps_its_termination(tmp_path):
+    new(tmp_path / "run").learn(61, progress_bar=False).close()
+    with pytest.raises(UserError, match="termination: the run has 'learned', not a function"):
+        Agent.load(tmp_path / "run", env=Point, termination=beyond)
+    Agent("Pendulum-v1", run_dir=tmp_path / "id", **SETTINGS).save()
+    with pytest.raises(UserError, match="the run's environment is 'Pendulum-v1'"):
+        Agent.load(tmp_path / "id", env="InvertedPendulum-v5")
+
+
+def test_a_failure_before_the_first_checkpoint_leads_back_to_the_beginning(tmp_path):
+    Failing.left = 65
+    agent = new(tmp_path / "run", env=Failing, eval_episodes=0)
+    with pytest.raises(RunError, match="the motor is on fire"):
+        agent.learn(70, progress_bar=False)
+    assert agent.steps == 0
+    agent.learn(85, progress_bar=False)
+    new(tmp_path / "once", eval_episodes=0).learn(85, progress_bar=False)
+    assert (tmp_path / "run" / "progress.csv").read_text() == (tmp_path / "once" / "progress.csv").read_text()
+
+
+def test_ctrl_c_while_observing_saves_and_leaves_a_whole_agent(tmp_path, monkeypatch):
+    agent = new(tmp_path / "run", env=(Point.observation_space, Point.action_space))
+    env = Point()
+    obs = ask_and_tell(agent, env, env.reset(seed=1)[0], 70)
+    absorb = pdml.api.absorb
+
+    def interrupted(*args):
+        os.kill(os.getpid(), signal.SIGINT)
+        absorb(*args)
+
+    monkeypatch.setattr(pdml.api, "absorb", interrupted)
+    agent.act(obs)
+    with pytest.raises(KeyboardInterrupt, match="SIGINT; the run is saved"):
+        agent.observe(obs, 0.0, False)
+    monkeypatch.undo()
+    assert agent.steps == 71
+    ask_and_tell(agent, env, obs, 12)
+    assert agent.steps == 83
+
+
+def test_a_factory_must_make_a_new_environment_each_time(tmp_path):
+    env = Point()
+    with pytest.raises(UserError, match="the same environment each time"):
+        new(tmp_path / "run", env=lambda: env)
+    assert not env.closed
+
+
+def test_saving_a_loaded_run_in_place_changes_nothing(tmp_path):
+    new(tmp_path / "run").learn(95, progress_bar=False).close()
+    files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    Agent.load(tmp_path / "run", env=Point).save()
+    assert files == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+
+
+def test_actions_never_leave_their_bounds_by_rounding():
+    drawn = np.random.default_rng(0)
+    for _ in range(200):
+        low = drawn.normal(size=3)
+        spaces = Spaces(2, low, low + drawn.uniform(0.1, 3.0, 3))
+        box = gymnasium.spaces.Box(spaces.low.astype(np.float32), spaces.high.astype(np.float32))
+        for end in (-1.0, 1.0):
+            assert box.contains(spaces.outward(np.full((1, 3), end, np.float32))[0])

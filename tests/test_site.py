@@ -129,6 +129,12 @@ def test_what_a_learned_termination_adds_is_what_the_page_explains(tmp_path, mon
     assert found == page["progress.csv"] | page[LEARNED_END]
 
 
+def test_the_page_of_settings_has_them_all():
+    assert "\n".join(cli.settings_table()) in (DOCS / "settings.md").read_text(), (
+        "pdml list settings prints another table"
+    )
+
+
 def test_every_symbol_has_its_name_in_the_code():
     rows = table(sections((DOCS / "algorithm.md").read_text())["Symbols"])
     assert {row[0] for row in rows if not row[3]} == {*(f"**({i})**" for i in range(1, 8)), "**Algorithm 2**"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pdml.errors import RunError, UserError
 
 if TYPE_CHECKING:
-    from pdml.api import Agent, Callback, Evaluation, Prediction
+    from pdml.api import Agent, Callback, Evaluation, Model, Prediction
     from pdml.policy import Policy
 
 try:
@@ -15,9 +15,9 @@ try:
 except PackageNotFoundError:  # imported from a source tree that is not installed
     __version__ = "0+unknown"
 
-__all__ = ["Agent", "Callback", "Evaluation", "Policy", "Prediction", "RunError", "UserError"]
+__all__ = ["Agent", "Callback", "Evaluation", "Model", "Policy", "Prediction", "RunError", "UserError"]
 
-_LATER = {"Agent": "api", "Callback": "api", "Evaluation": "api", "Prediction": "api", "Policy": "policy"}
+_LATER = {"Policy": "policy"} | dict.fromkeys(("Agent", "Callback", "Evaluation", "Model", "Prediction"), "api")
 """Names and their modules, imported when they are asked for: JAX takes a while, and a policy does not need it."""
 
 

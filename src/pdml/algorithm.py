@@ -77,6 +77,8 @@ class TrainState:
     """Updates of the agent in this epoch."""
     prior: int = 0
     """Rows that were handed in before the run; they are block 0 then, and the warm-up is block 1."""
+    opened: int = -1
+    """The step at which the last block was opened: it is opened once, whoever asks again."""
 
 
 class Parts(NamedTuple):
@@ -174,9 +176,9 @@ def train(
 def open_block(state: TrainState, parts: Parts, config: Config, clock: Stopwatch) -> None:
     """At the first step of a block, fit the model to the current policy and imagine; line 8 minimises Eq. (7)."""
     world, step, learned = parts.recipe.world, state.step, state.step - config.warmup_steps
-    if learned < 0 or learned % config.model_every != 0:
+    if learned < 0 or learned % config.model_every != 0 or state.opened == step:
         return
-    state.log = BlockLog()
+    state.log, state.opened = BlockLog(), step
     if world is None:
         return
     state.history.push(state.agent.actor)  # 4

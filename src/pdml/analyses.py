@@ -145,7 +145,9 @@ def visitation(path: Path, steps: Sequence[int] = (), fresh: int = 1000, seed: i
     try:
         from sklearn.manifold import TSNE
     except ImportError:
-        raise UserError("t-SNE needs scikit-learn: pip install 'pdml[analysis]'") from None
+        raise UserError(
+            "t-SNE needs scikit-learn: pip install 'pdml[analysis]' (in a checkout, '.[analysis]')"
+        ) from None
     with opened(path) as run:
         known = snapshots(run)
         chosen = _chosen(path, sorted(known), steps)

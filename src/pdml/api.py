@@ -2,7 +2,9 @@
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -15,7 +17,7 @@ from pdml import checkpoint, interrupt, needs, rundir
 from pdml.algorithm import absorb, act, add_prior, open_block
 from pdml.config import Config, change, defaults, leaves
 from pdml.device import available_threads
-from pdml.envs import Episode, begin, follow
+from pdml.envs import Episode, begin, follow, make_plain
 from pdml.errors import UserError, nearest
 from pdml.evaluation import EpisodeResult, evaluate
 from pdml.handed import Env, absent, describe, packed, problem_for, require_sizes, warn
@@ -25,7 +27,7 @@ from pdml.problem import problem_of
 from pdml.progress import Watcher
 from pdml.randomness import Purpose, key
 from pdml.recorder import Happened, policy_of
-from pdml.runner import Session
+from pdml.runner import Session, failures_noted
 from pdml.settings import OBJECT, check, read_config, refuse_foreign
 from pdml.tasks import PYTHON
 
@@ -187,10 +189,13 @@ class Agent:
         functions = {k: v for k, v in (("termination", termination), ("reward", reward)) if v is not None}
         if env is None and config.env.startswith(PYTHON):
             problem = absent(path, config, functions)
-        elif env is None:
+        elif env is None or env == config.env:
             problem = problem_of(check(config), functions)
+        elif isinstance(env, str) and not config.env.startswith(PYTHON):
+            raise UserError(f"env = '{env}': the run's environment is '{config.env}'; leave env out")
         else:
-            problem = problem_for(env, eval_env, check(config), functions)
+            made = partial(make_plain, env) if isinstance(env, str) else env
+            problem = problem_for(made, eval_env, check(config), functions)
             require_sizes(problem.spaces, path)
         agent = cls.__new__(cls)
         agent._run_dir = path
@@ -230,14 +235,26 @@ class Agent:
             self._asking = False
         target = session.state.step + int(steps)
         self._take_up(target)
-        watcher = Watcher(target, self.config.warmup_steps) if progress_bar else None
+        watcher = Watcher(target, self.config.warmup_steps, self.steps) if progress_bar else None
 
         def after(happened: Happened) -> bool:
             return callback is None or _tell(callback, self, happened)
 
+        with self._working():
+            session.learn(target, watcher, after)
+        return self
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """Save when asked to stop meanwhile; after that, and after a failure, stand at the last checkpoint."""
+        session = self._session
+        assert session.path is not None
         try:
-            with interrupt.listening():
-                session.learn(target, watcher, after)
+            with interrupt.listening(), failures_noted(session.path):
+                yield
+                if interrupt.asked() and session.recorder is not None:
+                    session.recorder.save(session.state)
+                    interrupt.check()
         except interrupt.Stopped as stopped:
             self._recover()
             raise KeyboardInterrupt(f"{stopped}; the run is saved in {session.path}") from None
@@ -246,14 +263,19 @@ class Agent:
         except Exception:
             self._recover()
             raise
-        return self
 
     def _recover(self) -> None:
-        """Go back to the last checkpoint, if there is one: learning may have been broken off in the middle."""
-        session = self._session
-        if session.path is not None and checkpoint.saved(session.path):
-            session.close()
-            self._setup(Session(self.config, session.problem).load(session.path, warn))
+        """Go back to the last checkpoint: learning may have been broken off in the middle."""
+        old = self._session
+        assert old.path is not None
+        try:
+            session = Session(self.config, old.problem, old.parts).load(old.path, warn)
+        except Exception as error:
+            warn(f"the agent cannot go back to its last checkpoint ({error}); load it again")
+            old.close()
+            return
+        old.close()
+        self._setup(session)
 
     def act(self, obs: Any) -> np.ndarray:
         """Return the action to take now, to explore, in the environment's own range; then call `observe`.
@@ -265,16 +287,16 @@ class Agent:
         if np.ndim(obs) != 1 or not np.isfinite(batch).all():
             raise UserError("obs: one observation of finite numbers is needed")
         if not self._asking:
-            state.episode = Episode(state.episode.number + 1)
+            state.episode = Episode(state.episode.number + 1, foreign=True)
             self._asking = True
-        if self._session.recorder is None or state.step >= self.config.steps:
-            self._take_up()
-            more = 0 if state.step < self.config.steps else max(self.config.warmup_steps, 10_000)
-            session.aim(self.config.steps + more)
-        state.episode.obs = batch[0]
-        if self._opened is None or self._opened[0] != state.step:
+        self._take_up()
+        with self._working():
+            if session.recorder is None or session.recorder.short or state.step >= self.config.steps:
+                more = 0 if state.step < self.config.steps else max(self.config.warmup_steps, 10_000)
+                session.aim(self.config.steps + more)
+            state.episode.obs = batch[0]
             open_block(state, session.parts, self.config, session.clock)
-        action = act(state, session.parts, self.config)
+            action = act(state, session.parts, self.config)
         self._opened = (state.step, action)
         return session.problem.spaces.outward(action[None])[0]
 
@@ -305,16 +327,11 @@ class Agent:
             if np.ndim(action) != 1 or not np.isfinite(done).all():
                 raise UserError("action: one action of finite numbers is needed")
             taken = spaces.inward(done)[0]
-        try:
+        with self._working():
             state.episode, step = follow(state.episode, taken, after[0], value, bool(terminated), bool(truncated))
             absorb(state, step, session.parts, self.config, session.clock)
             assert session.recorder is not None
             session.recorder(state)
-        except UserError:
-            raise
-        except Exception:
-            session.note_failure()
-            raise
 
     def predict(self, obs: Any, deterministic: bool = True) -> np.ndarray:
         """Return the action for one observation, or for each of a batch, in the environment's own range."""
@@ -366,13 +383,15 @@ class Agent:
         """Save all of it: in its run directory, or in a new one, from which `load` and `pdml resume` go on."""
         session = self._session
         if path is None or (session.path is not None and Path(path).resolve() == session.path.resolve()):
+            if session.loaded and session.path is not None:  # nothing has been learned since
+                return session.path
             self._take_up()
             recorder = session.recorder or session.aim(self.config.steps)
             recorder.save(session.state)
             assert session.path is not None
             return session.path
         path = Path(path)
-        rundir.create(path, self.config, available_threads(), _command(), session.problem.spaces)
+        lock = rundir.create(path, self.config, available_threads(), _command(), session.problem.spaces)
         if session.path is not None:
             for name in (*rundir.TABLES, "blocks", "archive"):
                 source = session.path / name
@@ -386,6 +405,7 @@ class Agent:
         file = path / "checkpoints" / f"step_{self.steps:08d}.safetensors"
         checkpoint.save(session.state, self.config, file, files)
         self.policy.save(path / "policy.safetensors")
+        lock.free()
         return path
 
     def close(self) -> None:
@@ -395,6 +415,8 @@ class Agent:
     def _take_up(self, steps: int = 0) -> None:
         """Have a run directory of one's own from now on, if there is room for so many steps."""
         session = self._session
+        if session.closed:
+            raise UserError("the agent is closed; load it again from its run directory")
         if session.path is None:
             path = self._run_dir or rundir.default_path(self.config)
             aim = change(self.config, {"steps": steps or self.config.steps})

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from pdml.disk import to_disk
 from pdml.errors import UserError
 
 FORMAT = 3
@@ -82,12 +82,3 @@ def _checksum(arrays: dict[str, np.ndarray], note: dict[str, Any]) -> str:
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
     return digest.hexdigest()
-
-
-def to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

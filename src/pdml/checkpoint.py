@@ -10,7 +10,7 @@ import numpy as np
 from pdml.algorithm import BlockLog, Parts, TrainState, init
 from pdml.arrays import read_arrays, write_arrays
 from pdml.config import Config, get, leaves
-from pdml.envs import Episode, reproduce
+from pdml.envs import Episode, begin, reproduce
 from pdml.errors import UserError
 from pdml.settings import from_json, to_json
 from pdml.transition import Layout
@@ -53,7 +53,8 @@ def save(state: TrainState, config: Config, path: Path, files: dict[str, Any] | 
         "evaluation_steps": state.evaluation_steps,
         "epoch_updates": state.epoch_updates,
         "prior": state.prior,
-        "episode": {"number": state.episode.number, "total": state.episode.total},
+        "opened": state.opened,
+        "episode": {"number": state.episode.number, "total": state.episode.total, "foreign": state.episode.foreign},
         "log": asdict(state.log),
         "recent": state.recent,
         "files": files or {},
@@ -89,7 +90,9 @@ def load(path: Path, config: Config, layout: Layout, parts: Parts, env: gymnasiu
         raise UserError(f"'{path}' does not belong to this configuration: {error}") from None
     count = min(len(state.episode.actions), state.replay.size)
     reproduced = True
-    if env is not None:
+    if env is not None and state.episode.foreign:
+        state.episode = begin(env, config.seed, state.episode.number + 1)
+    elif env is not None:
         seen = state.replay.stored().rows[state.replay.size - count :, : layout.obs_size]
         state.episode, reproduced = reproduce(env, config.seed, state.episode, seen)
     return Loaded(state, note["files"], reproduced)
@@ -106,7 +109,7 @@ def _require_same(path: Path, kept: Any, config: Config) -> None:
 def _restore(state: TrainState, arrays: dict[str, np.ndarray], note: dict[str, Any]) -> None:
     """Take over all but the trees."""
     state.step, state.evaluation_steps = note["step"], note["evaluation_steps"]
-    state.epoch_updates, state.prior = note["epoch_updates"], note["prior"]
+    state.epoch_updates, state.prior, state.opened = note["epoch_updates"], note["prior"], note["opened"]
     state.replay.restore(section(arrays, "replay."))
     state.history.restore(section(arrays, "history."))
     state.mixing.restore(section(arrays, "mixing."))

@@ -61,7 +61,7 @@ def _dispatch(words: list[str]) -> int:
     _resume_parser(commands.add_parser("resume", help="go on with a run that was stopped"))
     _eval_parser(commands.add_parser("eval", help="evaluate the policy of a run"))
     _check_parser(commands.add_parser("check", help="try an environment and tell what will not work"))
-    _list_parser(commands.add_parser("list", help="list presets, environments, methods or figures"))
+    _list_parser(commands.add_parser("list", help="list presets, environments, methods, figures or settings"))
     _bench_parser(commands.add_parser("bench", help="measure speed in percent of this machine's matmul peak"))
     cli_look.add_commands(commands)
     options, unknown = parser.parse_known_args(["train", *train_words] if words[:1] == ["train"] else words)
@@ -96,7 +96,8 @@ def _train_parser(parser: argparse.ArgumentParser, base: Config) -> None:
         if section and (not hasattr(group, "title") or group.title != section):
             group = parser.add_argument_group(section)
             group.title = section
-        text = f"{leaf.help} (default: {shown(configs.get(base, leaf.name))})".replace("%", "%%")
+        words = f"; one of {', '.join(leaf.choices)}" if leaf.choices else ""
+        text = f"{leaf.help}{words} (default: {shown(configs.get(base, leaf.name))})".replace("%", "%%")
         if leaf.methods and base.method not in leaf.methods:
             text = argparse.SUPPRESS
         flags = dict.fromkeys([f"--{leaf.name.replace('_', '-')}", f"--{leaf.name}"])
@@ -284,13 +285,15 @@ def _check(options: argparse.Namespace) -> int:
 
 def _list_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = "List what can be chosen."
-    parser.add_argument("what", choices=("presets", "envs", "methods", "figures"))
+    parser.add_argument("what", choices=("presets", "envs", "methods", "figures", "settings"))
     parser.set_defaults(run=_list)
 
 
 def _list(options: argparse.Namespace) -> int:
     if options.what == "methods":
         lines = [f"{name:17s} {text}" for name, text in METHODS.items()]
+    elif options.what == "settings":
+        lines = settings_table()
     elif options.what == "figures":
         lines = [f"{name:12s} {text}" for name, text in FIGURES.items()]
     elif options.what == "presets":
@@ -304,6 +307,18 @@ def _list(options: argparse.Namespace) -> int:
         ]
     print("\n".join(lines))
     return 0
+
+
+def settings_table() -> list[str]:
+    """Return every setting, with its default for PDML on Hopper, as a table."""
+    base = configs.defaults("Hopper-v5")
+    lines = ["| setting | default | allowed | what it is | methods |", "|---|---|---|---|---|"]
+    for leaf in configs.leaves():
+        allowed = ", ".join(leaf.choices) or leaf.within
+        readers = "model-based" if leaf.methods == configs.MODEL_BASED else ", ".join(leaf.methods) or "all"
+        default = shown(configs.get(base, leaf.name))
+        lines.append(f"| `{leaf.name}` | {default} | {allowed} | {leaf.help} | {readers} |")
+    return lines
 
 
 def _changes(changes: dict[str, Any]) -> str:

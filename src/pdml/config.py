@@ -194,7 +194,7 @@ class RolloutConfig:
     batch: int = option(100_000, "branches started after each fit", "[1, inf)")
     shortest: int = option(1, "steps a branch before `first_epoch`", "[1, inf)")
     longest: int = option(1, "steps a branch after `last_epoch`", "[1, inf)")
-    first_epoch: int = option(0, "epoch (1000 steps after warm-up) at which branches begin to grow", "[0, inf)")
+    first_epoch: int = option(0, "epoch (of epoch_steps after the warm-up) at which branches begin to grow", "[0, inf)")
     last_epoch: int = option(1, "epoch at which branches are longest", "[1, inf)")
     retain_epochs: int = option(1, "epochs of imagined rows that are kept", "[1, inf)")
     max_rows: int = option(1_000_000, "most imagined rows kept; beyond it fewer branches are started", "[1, inf)")
@@ -206,7 +206,7 @@ class RolloutConfig:
 class Config:
     """Everything that decides what a run computes."""
 
-    env: str = option("InvertedPendulum-v5", "environment id")
+    env: str = option("InvertedPendulum-v5", "environment id, or module:Id")
     method: str = option("pdml", "method", choices=tuple(METHODS))
     preset: str = option("paper", "named set of changes to the defaults", choices=tuple(PRESETS))
     steps: int = option(4000, "real steps in all, warm-up included", "[1, inf)")

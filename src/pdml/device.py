@@ -3,6 +3,8 @@
 import hashlib
 import os
 import platform
+import sys
+from importlib import import_module
 from pathlib import Path
 
 from pdml.errors import UserError
@@ -33,6 +35,11 @@ def prepare(threads: int | None = None) -> int:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
     # When XLA reads its own cache it reports two tuning preferences as missing features of the CPU, as errors.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if "jax" in sys.modules:  # it has looked at these before
+        config = import_module("jax").config
+        config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+        least = float(os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"])
+        config.update("jax_persistent_cache_min_compile_time_secs", least)
     return count
 
 

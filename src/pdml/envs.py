@@ -78,7 +78,9 @@ def _register_dm_control(env_id: str) -> None:
         try:
             gymnasium.register_envs(import_module("shimmy"))
         except ImportError:
-            raise UserError(f"env = '{env_id}': DeepMind Control is an extra; pip install 'pdml[dmc]'") from None
+            raise UserError(
+                f"env = '{env_id}': DeepMind Control is an extra; pip install 'pdml[dmc]' (in a checkout, '.[dmc]')"
+            ) from None
 
 
 def has_time_limit(env: gymnasium.Env) -> bool:
@@ -179,6 +181,8 @@ class Episode:
     obs: Float32[np.ndarray, " obs"] = field(default_factory=lambda: np.zeros(0, np.float32))
     actions: list[np.ndarray] = field(default_factory=list)
     total: float = 0.0
+    foreign: bool = False
+    """Somebody else steps its environment, so nobody here can bring it back."""
 
 
 class Step(NamedTuple):
@@ -221,7 +225,9 @@ def follow(
     actions.append(action)
     ended = terminated or truncated
     step = Step(episode.obs, action, reward, next_obs, bool(terminated), (total, len(actions)) if ended else None)
-    return (Episode(episode.number + 1) if ended else Episode(episode.number, next_obs, actions, total)), step
+    if ended:
+        return Episode(episode.number + 1, foreign=episode.foreign), step
+    return Episode(episode.number, next_obs, actions, total, episode.foreign), step
 
 
 def reproduce(

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 class UserError(Exception):
     """A mistake the user can mend: one sentence that names what was wrong and what is allowed.
 
-    The command line prints the sentence and exits with code 2; nothing has been written by then.
+    The command line prints the sentence and exits with code 2; nothing has been learned or lost by then.
     """
 
 

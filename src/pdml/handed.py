@@ -30,12 +30,21 @@ def describe(env: Env) -> tuple[str, Task | None]:
         return env, None
     if isinstance(env, tuple):
         return f"{PYTHON}spaces", generic(*_pair(env).layout, time_limited=True)
-    made = env if isinstance(env, gymnasium.Env) else _made(env)
+    made = env if isinstance(env, gymnasium.Env) else _made_anew(env)
     name = type(made.unwrapped).__name__
     spaces, limited = examine(made.observation_space, made.action_space, name), has_time_limit(made)
     if made is not env:
         made.close()
     return f"{PYTHON}{name}", generic(*spaces.layout, limited)
+
+
+def _made_anew(env: Any) -> gymnasium.Env:
+    """Call a factory, and see that it makes another one each time."""
+    made, other = _made(env), _made(env)
+    if made.unwrapped is other.unwrapped:
+        raise UserError("env: the function returns the same environment each time; it must make a new one")
+    other.close()
+    return made
 
 
 def _pair(env: tuple) -> Spaces:
@@ -125,6 +134,8 @@ def packed(prior: Mapping[str, Any], spaces: Spaces, config: Config) -> np.ndarr
             raise UserError(f"prior.{name}: has {len(part)} rows, prior.obs has {len(parts[0])}")
         if not np.isfinite(part).all():
             raise UserError(f"prior.{name}: has numbers that are not finite")
+        if name == "terminated" and not np.isin(part, (0.0, 1.0)).all():
+            raise UserError("prior.terminated: must be true or false, 1 or 0")
         parts.append(spaces.inward(part) if name == "action" else part)
     if len(parts[0]) == 0:
         raise UserError("prior: has no rows")

@@ -1,5 +1,6 @@
 """What a run will need in memory, disk and time, and the refusal where that is more than there is."""
 
+import os
 import shutil
 import time
 from itertools import pairwise
@@ -66,14 +67,15 @@ def _weights(sizes: tuple[int, ...]) -> float:
 def require(needs: Needs, path: Path) -> None:
     """Raise, with the numbers, if memory or disk will not do."""
     free = _available_memory()
-    if free is not None and needs.memory > free:
+    if free is not None and needs.memory > free + _own_memory():
         raise UserError(
             f"memory: the run needs about {_size(needs.memory)} at its end, {_size(free)} are free; lower "
             "replay_capacity, rollouts.max_rows or steps"
         )
     place = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     left = shutil.disk_usage(place).free
-    if needs.disk > left:
+    kept = sum(file.stat().st_size for file in (path / "checkpoints").glob("*.safetensors"))
+    if needs.disk > left + kept:
         raise UserError(
             f"run-dir = '{path}': the run needs about {_size(needs.disk)} of disk at its end (two checkpoints of "
             f"{_size(needs.checkpoint)} and one being written), {_size(left)} are free"
@@ -101,6 +103,12 @@ def _peak(size: int = 1024, repeats: int = 3) -> float:
         np.dot(matrix, matrix)
         best = min(best, time.perf_counter() - start)
     return 2.0 * size**3 / best
+
+
+def _own_memory() -> float:
+    """Return the bytes that this process holds already."""
+    status = Path("/proc/self/statm")
+    return float(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if status.exists() else 0.0
 
 
 def _available_memory() -> float | None:

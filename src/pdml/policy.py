@@ -26,8 +26,10 @@ class Policy(NamedTuple):
         for i, (w, b) in enumerate(self.layers):
             x = (np.maximum(x, 0.0) if i else x) @ w + b
         action = np.tanh(x[:, : len(self.low)])
-        scaled = self.low + (action + 1.0) * (self.high - self.low) / 2.0
-        return scaled.astype(np.float32).reshape(*np.shape(obs)[:-1], len(self.low))
+        scaled = (self.low + (action + 1.0) * (self.high - self.low) / 2.0).astype(np.float32)
+        return np.clip(scaled, self.low.astype(np.float32), self.high.astype(np.float32)).reshape(
+            *np.shape(obs)[:-1], len(self.low)
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the policy to one safetensors file."""

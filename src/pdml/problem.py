@@ -9,6 +9,7 @@ import numpy as np
 
 from pdml.config import Config
 from pdml.envs import make_env, make_plain
+from pdml.errors import UserError
 from pdml.spaces import Spaces, examine
 from pdml.tasks import find_task, is_listed
 from pdml.termination import Known, known
@@ -25,6 +26,12 @@ class Problem(NamedTuple):
     """Others of the same kind, for evaluation; None: there are none."""
     lent: bool = False
     """The environments are somebody else's: there is one of each kind, and they are not closed."""
+
+    def others(self) -> Callable[[], gymnasium.Env]:
+        """Return how to make more environments for diagnoses, or say that there are none."""
+        if self.fresh is None or self.lent:
+            raise UserError("diagnose: needs environments of its own; give an id or a factory as env")
+        return self.fresh
 
 
 def problem_of(config: Config, functions: dict[str, Any] | None = None) -> Problem:

@@ -11,7 +11,7 @@ from pdml.evaluation import EpisodeResult
 class Watcher:
     """Shows step, return, model error, steps a second and the time left."""
 
-    def __init__(self, total: int, warmup: int):
+    def __init__(self, total: int, warmup: int, step: int = 0):
         self._stream = sys.stdout
         self._warmup = warmup
         self._text = {"return": "-", "model error": "-", "steps/s": "-"}
@@ -26,7 +26,8 @@ class Watcher:
                 console=Console(file=self._stream),
                 speed_estimate_period=300,
             )
-            self._task = self._bar.add_task("", total=total, phase="warm-up", numbers="")
+            phase = "warm-up" if step < warmup else "learning"
+            self._task = self._bar.add_task("", total=total, completed=step, phase=phase, numbers="")
             self._bar.start()
 
     def step(self, step: int) -> None:

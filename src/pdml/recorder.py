@@ -9,11 +9,12 @@ import numpy as np
 
 from pdml import checkpoint, interrupt, rundir
 from pdml.algorithm import Parts, TrainState
-from pdml.arrays import to_disk, write_arrays
+from pdml.arrays import write_arrays
 from pdml.board import Board
 from pdml.config import Config
 from pdml.diagnostics import diagnosis
-from pdml.errors import Diverged, UserError
+from pdml.disk import to_disk
+from pdml.errors import Diverged
 from pdml.evaluation import EpisodeResult, evaluate
 from pdml.model import ModelState
 from pdml.policy import Policy
@@ -57,9 +58,7 @@ class Recorder:
         self._mode = jax.jit(parts.recipe.agent.mode)
         self._diagnoser = None
         if config.diagnose:
-            if fresh is None or problem.lent:
-                raise UserError("diagnose: needs environments of its own; give an id or a factory as env")
-            self._diagnoser = Diagnoser(path, config, parts, problem.spaces.layout, fresh(), self._board)
+            self._diagnoser = Diagnoser(path, config, parts, problem.spaces.layout, problem.others()(), self._board)
         self._last = clock.total()
         self.lengths: dict[str, int] = {}
         """How long the append-only files were at the last checkpoint."""
@@ -87,9 +86,11 @@ class Recorder:
             self._watcher.step(state.step)
         if state.step in self._config.archive_at:
             archive(state, self._path / "archive" / f"step_{state.step:08d}.safetensors")
-        if state.step % self._config.checkpoint_every == 0 or state.step == self._config.steps or interrupt.asked():
+        stop = interrupt.asked()
+        if state.step % self._config.checkpoint_every == 0 or state.step == self._config.steps or stop:
             self.save(state)
-        interrupt.check()
+        if stop:
+            interrupt.check()
         return Happened(row, results)
 
     def save(self, state: TrainState) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pdml.config import Config
+from pdml.disk import replace_text
 from pdml.errors import UserError
 from pdml.settings import FORMAT, to_json
 
@@ -73,10 +74,13 @@ def cut_back(path: Path, lengths: dict[str, int], step: int) -> None:
             raise UserError(f"run = '{path}': {name} is shorter than at its checkpoint; put it back or begin anew")
         else:
             os.truncate(file, lengths[name])
-    for file in (*path.glob("blocks/step_*"), *path.glob("archive/step_*"), *path.glob("checkpoints/step_*")):
-        number = int(file.name.removeprefix("step_").partition(".")[0])
-        if number > step or (number == step and file.parent.name == "blocks"):
-            file.unlink()
+    for file in path.rglob("*.partial"):
+        file.unlink()
+    for folder in ("blocks", "archive", "checkpoints"):
+        for file in (path / folder).glob("step_*.safetensors"):
+            number = file.stem.removeprefix("step_")
+            if number.isdecimal() and (int(number) > step or (int(number) == step and folder == "blocks")):
+                file.unlink()
     (path / "error.txt").unlink(missing_ok=True)
     (path / "DONE").unlink(missing_ok=True)
 
@@ -116,17 +120,20 @@ def default_path(config: Config) -> Path:
     return path if not path.exists() else next(other for other in again if not other.exists())
 
 
-def create(path: Path, config: Config, threads: int, command: str, spaces: "Spaces") -> None:
-    """Create a run's directory and write what was run, and with what."""
+def create(path: Path, config: Config, threads: int, command: str, spaces: "Spaces") -> Lock:
+    """Create a run's directory, lock it, and write what is run, and with what."""
     check_free(path)
-    try:
-        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (path / "config.json").write_text(to_json(config))
-    except OSError as error:
-        raise UserError(f"run-dir = '{path}': cannot be written ({error.strerror})") from None
     about = metadata(threads, command)
     about["spaces"] = {"obs_size": spaces.obs_size, "low": spaces.low.tolist(), "high": spaces.high.tolist()}
-    (path / "metadata.json").write_text(json.dumps(about, indent=2) + "\n")
+    try:
+        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        lock = Lock(path)
+        check_free(path)  # somebody may have been faster
+        replace_text(path / "metadata.json", json.dumps(about, indent=2) + "\n")
+        replace_text(path / "config.json", to_json(config))
+    except OSError as error:
+        raise UserError(f"run-dir = '{path}': cannot be written ({error.strerror})") from None
+    return lock
 
 
 def check_free(path: Path) -> None:
@@ -201,13 +208,6 @@ def spaces_of(path: Path) -> dict[str, Any]:
         return json.loads((path / "metadata.json").read_text())["spaces"]
     except (OSError, ValueError, KeyError):
         raise UserError(f"run = '{path}': its metadata.json says nothing of the environment's spaces") from None
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Replace a small file; a reader sees the old or the new one."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text)
-    partial.replace(path)
 
 
 def require(path: Path) -> Path:

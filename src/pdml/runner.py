@@ -14,6 +14,7 @@ from pdml import checkpoint, interrupt, needs, rundir, watchdog
 from pdml.algorithm import Parts, TrainState, init, train, wire
 from pdml.arrays import read_arrays
 from pdml.config import Config, change
+from pdml.disk import replace_text
 from pdml.envs import Episode, begin, make_env
 from pdml.errors import UserError
 from pdml.evaluation import EpisodeResult, evaluate
@@ -43,10 +44,10 @@ def build(config: Config) -> tuple[gymnasium.Env, Layout, Parts]:
 class Session:
     """A run that is open in this process: its state, its environment, and its directory once it has one."""
 
-    def __init__(self, config: Config, problem: Problem):
+    def __init__(self, config: Config, problem: Problem, parts: Parts | None = None):
         self.config, self.problem = config, problem
         self.layout = problem.spaces.layout
-        self.parts = wire(config, self.layout, problem.known)
+        self.parts = parts or wire(config, self.layout, problem.known)
         self.env = problem.make() if problem.make is not None else None
         self.clock = Stopwatch()
         self.path: Path | None = None
@@ -54,14 +55,17 @@ class Session:
         self._lock: rundir.Lock | None = None
         self._files: dict[str, Any] | None = None
         self._seen: list[Path] = []
-        episode = Episode(0) if self.env is None else begin(self.env, config.seed, 0)
+        self.closed = False
+        episode = Episode(0, foreign=True) if self.env is None else begin(self.env, config.seed, 0)
         self.state = init(config, self.layout, self.parts, episode)
 
     def create(self, path: Path, threads: int, command: str) -> "Session":
         """Give a run that begins its directory."""
-        rundir.create(path, self.config, threads, command, self.problem.spaces)
+        if self.config.diagnose:
+            self.problem.others()
+        self._lock = rundir.create(path, self.config, threads, command, self.problem.spaces)
         self.path = path
-        return self.lock(path)
+        return self
 
     def lock(self, path: Path) -> "Session":
         """Keep other processes, and other sessions of this one, away from a directory."""
@@ -77,7 +81,7 @@ class Session:
                     file, self.config, self.layout, self.parts, self.env
                 )
             except UserError as error:
-                say(f"{error}; trying the one before")
+                say(f"{error}; trying the one before" if file != found[-1] else str(error))
                 continue
             if not reproduced:
                 say("the environment does not reproduce its episode from its seed and actions; a new episode begins")
@@ -115,21 +119,23 @@ class Session:
     def aim(self, steps: int, watcher: Watcher | None = None) -> Recorder:
         """Make all ready to go on to a number of real steps: room, files, recorder."""
         assert self.path is not None
-        self.config = change(self.config, {"steps": steps})
-        needs.require(needs.estimate(self.config, self.layout, self.state.prior), self.path)
+        config = change(self.config, {"steps": steps})
+        needs.require(needs.estimate(config, self.layout, self.state.prior), self.path)
+        self.config = config
         if (self.path / "config.json").read_text() != to_json(self.config):
-            rundir.replace_text(self.path / "config.json", to_json(self.config))
+            replace_text(self.path / "config.json", to_json(self.config))
         if self.state.imagined is not None:
             self.state.imagined = grown(self.state.imagined, physical(self.config))
         for name in ("DONE", "error.txt"):
             (self.path / name).unlink(missing_ok=True)
-        watchdog.watch(self.path / "error.txt")
         if self.recorder is None:
             step = self.state.step
             self.recorder = Recorder(self.path, self.config, self.parts, self.problem, self.clock, step)
         elif self.recorder.short:
             rundir.cut_back(self.path, self.recorder.lengths, self.state.step)
         self.recorder.begin(self.config, watcher)
+        if not checkpoint.saved(self.path):  # from now on there is always one to go back to
+            self.recorder.save(self.state)
         return self.recorder
 
     def learn(
@@ -142,7 +148,7 @@ class Session:
         """
         assert self.env is not None
         assert self.path is not None
-        with self.failures_noted(self.path), closing(watcher) if watcher is not None else nullcontext():
+        with failures_noted(self.path), closing(watcher) if watcher is not None else nullcontext():
             recorder = self.aim(steps, watcher)
 
             def after_step(state: TrainState) -> None:
@@ -165,29 +171,6 @@ class Session:
             return self.recorder.lengths
         return {} if self.path is None else rundir.offsets(self.path)
 
-    @contextmanager
-    def failures_noted(self, path: Path) -> Iterator[None]:
-        """Write into a run's directory why what is inside failed, also where an environment hangs."""
-        watchdog.watch(path / "error.txt")
-        try:
-            yield
-        except (interrupt.Stopped, UserError):
-            raise
-        except BaseException:
-            self.note_failure(path)
-            raise
-        finally:
-            watchdog.watch(None)
-
-    def note_failure(self, path: Path | None = None) -> None:
-        """Write why the run ended; on a full disk there may be no room even for that."""
-        path = path or self.path
-        assert path is not None
-        try:
-            (path / "error.txt").write_text(traceback.format_exc())
-        except OSError:
-            traceback.print_exc()
-
     def close(self) -> None:
         """Let everything go."""
         if self.recorder is not None:
@@ -197,6 +180,25 @@ class Session:
         if self._lock is not None:
             self._lock.free()
         self.recorder = self._lock = None
+        self.closed = True
+
+
+@contextmanager
+def failures_noted(path: Path) -> Iterator[None]:
+    """Write into a run's directory why what is inside failed, also where an environment hangs."""
+    watchdog.watch(path / "error.txt")
+    try:
+        yield
+    except (interrupt.Stopped, UserError):
+        raise
+    except BaseException:
+        try:
+            (path / "error.txt").write_text(traceback.format_exc())
+        except OSError:  # on a full disk there may be no room even for that
+            traceback.print_exc()
+        raise
+    finally:
+        watchdog.watch(None)
 
 
 class _EnoughError(Exception):
@@ -211,7 +213,7 @@ def run(config: Config, path: Path, threads: int, command: str, say: Say = lambd
     needs.require(needed, path)
     say(needs.describe(needed))
     with closing(Session(config, problem).create(path, threads, command)) as session:
-        session.learn(config.steps, Watcher(config.steps, config.warmup_steps))
+        session.learn(config.steps, Watcher(config.steps, config.warmup_steps, session.state.step))
         return session.state
 
 
@@ -226,13 +228,13 @@ def resume(path: Path, steps: int | None, threads: int, command: str, say: Say, 
     if config.env.startswith(PYTHON):
         raise UserError(f"run = '{path}': its environment is a Python object; use pdml.Agent.load(path, env=...)")
     config = _extended(check(config), path, steps)
-    with closing(Session(config, problem_of(config))) as session:
+    problem = problem_of(config)
+    with failures_noted(path), closing(Session(config, problem)) as session:
         session.lock(path)
-        with session.failures_noted(path):
-            begins = or_begin and not checkpoint.saved(path)
-            loaded = session.start_over(path, say) if begins else session.load(path, say)
-            loaded.take_up(threads, command, say)
-        session.learn(config.steps, Watcher(config.steps, config.warmup_steps))
+        begins = or_begin and not checkpoint.saved(path)
+        loaded = session.start_over(path, say) if begins else session.load(path, say)
+        loaded.take_up(threads, command, say)
+        session.learn(config.steps, Watcher(config.steps, config.warmup_steps, session.state.step))
         return session.state
 
 

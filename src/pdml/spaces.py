@@ -25,7 +25,8 @@ class Spaces(NamedTuple):
     def outward(self, action: Any) -> Any:
         """Bring actions from [-1, 1] to the environment's own range; works on arrays of numpy and of JAX."""
         low, high = self.low.astype(np.float32), self.high.astype(np.float32)
-        return low.reshape(1, -1) + (action + np.float32(1.0)) * ((high - low) / np.float32(2.0)).reshape(1, -1)
+        scaled = low.reshape(1, -1) + (action + np.float32(1.0)) * ((high - low) / np.float32(2.0)).reshape(1, -1)
+        return scaled.clip(low.reshape(1, -1), high.reshape(1, -1))  # rounding may go beyond
 
     def inward(self, action: np.ndarray) -> np.ndarray:
         """Bring actions from the environment's own range to [-1, 1]."""

@@ -92,8 +92,11 @@ def known(config: Config, spaces: Spaces, functions: dict[str, Any]) -> Known:
         functions: Python functions for `termination` and `reward`, by name, where these were handed over.
     """
     for name in ("termination", "reward"):
-        if getattr(config, name) == OBJECT and name not in functions:
+        word = getattr(config, name)
+        if word == OBJECT and name not in functions:
             raise UserError(f"{name}: it was a Python function; go on with pdml.Agent.load(path, {name}=...)")
+        if word != OBJECT and name in functions:
+            raise UserError(f"{name}: the run has '{word}', not a function; leave it out")
     kind = config.termination
     if "termination" not in functions and kind in ("rule", "never", "learned"):
         rule = RULES[config.env.rpartition("-")[0]] if kind == "rule" else never

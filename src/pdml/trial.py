@@ -195,7 +195,7 @@ def _speed(trial: Trial, config: Config) -> Finding:
     count = len(trial.steps)
     each = trial.seconds / count
     text = f"{_count(count, 'random step')}, {_short(1.0 / each)} a second: {_short(1000 * each)} s per 1000 steps"
-    return Finding("ok", f"{text}, {_short(config.steps * each / 60)} min of a run's {config.steps} for itself")
+    return Finding("ok", f"{text}; of a run of {config.steps} steps it takes {_short(config.steps * each / 60)} min")
 
 
 def _repeats(trial: Trial, config: Config) -> Finding:

@@ -54,7 +54,7 @@ def rendering_env(env_id: str, **kwargs: Any) -> gymnasium.Env:
 def record(path: Path, episodes: int, out: Path, seed: int | None = None) -> list[Path]:
     """Write a video of each episode of a run's last policy."""
     if find_spec("moviepy") is None:
-        raise UserError("videos need moviepy: pip install 'pdml[video]'")
+        raise UserError("videos need moviepy: pip install 'pdml[video]' (in a checkout, '.[video]')")
     with closing(rendering_env(read_config(path / "config.json").env)) as env:
         from pdml.randomness import Purpose, env_seed
         from pdml.runner import load_policy

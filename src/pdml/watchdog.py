@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_deadline: tuple[float, str] | None = None
+_deadlines: dict[int, tuple[float, str]] = {}
+"""By thread: when it must have come back, and what to say otherwise."""
 _error_file: Path | None = None
 _thread: threading.Thread | None = None
 
@@ -22,16 +23,15 @@ def watch(error_file: Path | None) -> None:
 @contextmanager
 def limit(seconds: float, message: str) -> Iterator[None]:
     """End the process with a message if what is inside takes longer; 0: any time."""
-    global _deadline
     if seconds <= 0:
         yield
         return
     _start()
-    outer, _deadline = _deadline, (time.monotonic() + seconds, message)
+    _deadlines[threading.get_ident()] = (time.monotonic() + seconds, message)
     try:
         yield
     finally:
-        _deadline = outer
+        del _deadlines[threading.get_ident()]
 
 
 def _start() -> None:
@@ -43,9 +43,9 @@ def _start() -> None:
 
 def _wait() -> None:
     while True:
-        found = _deadline
-        if found is not None and time.monotonic() > found[0]:
-            _end(found[1])
+        for deadline, message in list(_deadlines.values()):
+            if time.monotonic() > deadline:
+                _end(message)
         time.sleep(0.1)
 
 
