@@ -189,7 +189,7 @@ def test_a_state_that_is_not_finite_is_not_saved(tmp_path, monkeypatch, capsys):
     assert_failed_and_resumable(path, capsys.readouterr().err, sentence, 75)
 
 
-@pytest.mark.parametrize("call", [5, 8])
+@pytest.mark.parametrize("call", [7, 10])
 def test_a_full_disk_while_saving_leaves_the_checkpoint_before(call, healthy, tmp_path, monkeypatch, capsys):
     path, calls, real = tmp_path / "run", count(1), arrays.save_file
 
@@ -202,7 +202,7 @@ def test_a_full_disk_while_saving_leaves_the_checkpoint_before(call, healthy, tm
     monkeypatch.setattr(arrays, "save_file", save_file)
     assert main(words_of(path, small_of("faulty:None-v0"))) == 1
     sentence = "OSError: [Errno 28] No space left on device"
-    assert_failed_and_resumable(path, capsys.readouterr().err, sentence, 50 if call == 5 else 75)
+    assert_failed_and_resumable(path, capsys.readouterr().err, sentence, 50 if call == 7 else 75)
     assert not list(path.rglob("*.partial"))
     assert main(["resume", str(path)]) == 0
     assert_same_run(path, healthy())
@@ -314,6 +314,7 @@ def test_too_little_memory_or_disk_is_refused_with_numbers(tmp_path, monkeypatch
     needed = needs.estimate(config, spaces_of(config.env).layout)
     with monkeypatch.context() as small:
         small.setattr(needs, "_available_memory", lambda: 5e8)
+        small.setattr(needs, "_own_memory", lambda: 0.0)
         assert main(words_of(path, config)) == 2
         err = capsys.readouterr().err
         assert f"memory: the run needs about {round(needed.memory / 1e6)} MB at its end, 500 MB are free" in err

@@ -518,7 +518,7 @@ INPUTS = [
     (lambda a: Agent.load("python", env=lambda: Point(3)), "env: 3 observed numbers and 1 in an action do not fit"),
     (lambda a: Agent.load("done", env=Point), "do not fit the run 'done', which has 4 and 1"),
     (lambda a: Agent.load("python", env=5), "env = 5: must be an id, an environment"),
-    (lambda a: Agent.load("unwhole"), "run = 'unwhole': cannot go on, none of its 1 checkpoints is whole; begin it"),
+    (lambda a: Agent.load("unwhole"), "run = 'unwhole': cannot go on, none of its 2 checkpoints is whole; begin it"),
     (lambda a: a["own"].save("done"), "run-dir = 'done': already holds a run"),
     (lambda a: a["own"].save("file"), "run-dir = 'file': 'file' is a file"),
     (lambda a: a["own"].policy.save("empty"), "'empty' cannot be written: it is a directory"),

@@ -159,7 +159,7 @@ def test_pendulum_can_be_learned(capsys):
     assert lines[3] == "ok       termination: learned, no rule is known for it"
     settings = "50000 steps, warm-up 1000, horizon 1, 20 updates a step, target entropy -0.5"
     assert lines[4] == f"ok       settings: {settings}"
-    assert re.search(r"ok +300 random steps, \d+ a second: [\d.]+ s per 1000 steps, ", lines[5])
+    assert re.search(r"ok +300 random steps, \d+ a second: [\d.]+ s per 1000 steps; ", lines[5])
     assert "ok       the same seed and actions give the same observations: resume is exact" in lines
     assert "ok       episodes: 0 ended by themselves, 1 by a time limit" in lines
     assert [line for line in lines if line.startswith("note")] == [

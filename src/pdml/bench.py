@@ -81,7 +81,7 @@ def measure_method(method: str, threads: int, rows: int = 20_000, repeats: int =
     phases = [
         {"phase": phase, "ms": round(best[method][phase], 3), "mbpo_ms": round(best["mbpo"][phase], 3)}
         for phase in PHASES
-        if phase not in ("evaluate", "diagnose")
+        if phase not in ("evaluate", "diagnose", "save")
     ]
     total, base = (sum(row[column] for row in phases) for column in ("ms", "mbpo_ms"))
     phases.append({"phase": "total", "ms": round(total, 3), "mbpo_ms": round(base, 3)})
@@ -218,7 +218,8 @@ def _ensemble_step() -> tuple[float, Callable[[], int]]:
     state = [(model.network, model.opt)]
 
     def call() -> int:
-        state[0] = dynamics.jitted["train_epoch"](*state[0], FitRows(x, y, x[:, :0]), chosen, np.int32(batches))
+        ends = np.int32(0), np.int32(batches)
+        state[0] = dynamics.jitted["train_epoch"](*state[0], FitRows(x, y, x[:, :0]), chosen, *ends)
         jax.block_until_ready(state[0])
         return batches
 

@@ -93,12 +93,12 @@ def _check_knowledge(config: Config) -> None:
         if value not in (*allowed, OBJECT) and not (colon and module and function):
             hint = "" if value != "rule" else "no rule is known for this environment; "
             raise UserError(f"{name} = '{value}': {hint}allowed: {', '.join(allowed)}, or module:function")
+    if config.agent.scaled_log_prob and not listed:
+        raise UserError("agent.scaled_log_prob = true: only for the environments of pdml list envs")
     if config.termination == "learned" and config.time_limit_terminates:
         raise UserError("time_limit_terminates = true: a learned termination would learn the time limit; set another")
     if config.reward != "learned" and config.rollouts.reward_penalty > 0:
         raise UserError(f"rollouts.reward_penalty = {config.rollouts.reward_penalty}: is for a learned reward only")
-    if config.agent.scaled_log_prob and not listed:
-        raise UserError("agent.scaled_log_prob = true: only for the environments of pdml list envs")
 
 
 def refuse_foreign(method: str, names: Iterable[str]) -> None:
