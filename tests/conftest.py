@@ -10,7 +10,7 @@ if worker is not None and hasattr(os, "sched_setaffinity"):  # one core a worker
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA finds fault with what it reads from its own cache
 # Tests wire the same tiny programs again and again: compile each of them once.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.03")
 
 from jaxtyping import install_import_hook
 
@@ -49,11 +49,11 @@ TINY = {
     "batch_size": 32,
     "eval_every": 40,
     "eval_episodes": 2,
-    "agent.hidden_sizes": (16, 16),
+    "agent.hidden_sizes": (16,),
     "dynamics.num_members": 3,
     "dynamics.num_elites": 2,
-    "dynamics.hidden_sizes": (16, 16),
-    "dynamics.weight_decay": (1e-5, 1e-5, 1e-5),
+    "dynamics.hidden_sizes": (16,),
+    "dynamics.weight_decay": (1e-5, 1e-5),
     "dynamics.batch_size": 32,
     "dynamics.max_epochs": 4,
     "rollouts.batch": 40,

@@ -1,5 +1,6 @@
 """Soft actor-critic and its relatives: targets by hand, and five probes whose answers are known, for every agent."""
 
+import functools
 from dataclasses import replace
 
 import jax
@@ -244,24 +245,35 @@ AGENTS = {"sac": sac, "redq": redq, "maper": maper}
 every_agent = pytest.mark.parametrize("kind", AGENTS)
 
 
-def solve(kind, step, updates=1500, gamma=0.9):
-    """Train on random transitions of a probe; `step(obs, action)` gives reward, next_obs, terminated."""
+UPDATES = 1500
+
+
+@functools.cache
+def learner(kind):
+    """One compiled training for all probes of an agent."""
     options = AgentConfig(
-        hidden_sizes=(32, 32), learning_rate=3e-3, gamma=gamma, temperature=1e-3, tau=0.05, num_critics=4
+        hidden_sizes=(32, 32), learning_rate=3e-3, gamma=0.9, temperature=1e-3, tau=0.05, num_critics=4
     )
     agent = AGENTS[kind](Config(agent=options), LAYOUT)
+
+    def learn(state, rows, keys):
+        return jax.lax.scan(lambda s, x: (agent.improve(s, x[0], None, x[1])[0], None), state, (rows, keys))[0]
+
+    return agent, jax.jit(learn)
+
+
+def solve(kind, step):
+    """Train on random transitions of a probe; `step(obs, action)` gives reward, next_obs, terminated."""
+    agent, learn = learner(kind)
     drawn = np.random.default_rng(0)
-    obs = drawn.choice([-1.0, -0.5, 0.0, 0.5, 1.0], (updates, 64)).astype(np.float32)
-    action = drawn.uniform(-1, 1, (updates, 64)).astype(np.float32)
+    obs = drawn.choice([-1.0, -0.5, 0.0, 0.5, 1.0], (UPDATES, 64)).astype(np.float32)
+    action = drawn.uniform(-1, 1, (UPDATES, 64)).astype(np.float32)
     reward, next_obs, terminated = step(obs, action)
     rows = np.stack([obs, action, *(np.broadcast_to(c, obs.shape) for c in (reward, next_obs, terminated))], axis=-1)
-    each = 2 if kind == "redq" else updates  # REDQ's actor moves once a call
+    each = 2 if kind == "redq" else UPDATES  # REDQ's actor moves once a call
     rows = rows.astype(np.float32).reshape(-1, each, 64, rows.shape[-1])
     keys = jax.random.split(jax.random.key(1), len(rows))
-    learn = jax.jit(
-        lambda s: jax.lax.scan(lambda s, x: (agent.improve(s, x[0], None, x[1])[0], None), s, (rows, keys))[0]
-    )
-    state = learn(agent.init(jax.random.key(0)))
+    state = learn(agent.init(jax.random.key(0)), rows, keys)
 
     def value(o, a=0.0):
         return float(critic_values(state.critics, jnp.full((1, 1), o), jnp.full((1, 1), a)).mean())
@@ -274,13 +286,13 @@ def solve(kind, step, updates=1500, gamma=0.9):
 
 @every_agent
 def test_probe_1_a_constant_reward_has_its_value(kind):
-    value, _ = solve(kind, lambda o, a: (np.ones_like(o), o, np.ones_like(o)), 500)
+    value, _ = solve(kind, lambda o, a: (np.ones_like(o), o, np.ones_like(o)))
     assert value(0.0) == pytest.approx(1.0, abs=0.05)
 
 
 @every_agent
 def test_probe_2_the_value_follows_the_observation(kind):
-    value, _ = solve(kind, lambda o, a: (o, o, np.ones_like(o)), 800)
+    value, _ = solve(kind, lambda o, a: (o, o, np.ones_like(o)))
     for o in (-1.0, 0.0, 1.0):
         assert value(o) == pytest.approx(o, abs=0.1)
 

@@ -9,11 +9,12 @@ import pytest
 from conftest import tiny_of
 
 from pdml import algorithm, checkpoint
-from pdml.algorithm import init, train, wire
+from pdml.algorithm import init, jitted, train, wire
 from pdml.config import METHODS, change
 from pdml.envs import begin, make_env
 from pdml.errors import Diverged
 from pdml.evaluation import evaluate
+from pdml.methods import RECIPES
 from pdml.randomness import Purpose, generator, key
 from pdml.runner import spaces_of
 from pdml.settings import check
@@ -90,6 +91,12 @@ def stopped(config, stop):
     with pytest.raises(StopError):
         go(config, after_step=after)
     return held[0]
+
+
+def test_runs_that_differ_in_their_length_only_share_what_is_compiled(tiny):
+    longer, other = (start(change(tiny, changes))[2] for changes in ({"steps": 300}, {"seed": 1}))
+    assert start(tiny)[2] is longer
+    assert start(tiny)[2].improve is not other.improve
 
 
 def test_each_block_gets_the_weight_of_the_policy_that_closed_it(tiny):
@@ -179,7 +186,10 @@ def test_every_function_compiles_once_a_run(tiny):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_nothing_is_traced_or_compiled_after_the_first_blocks(method):
-    counted, seen = [], {}
+    config, counted, seen = tiny_of(method), [], {}
+    _, layout, wired = start(config)
+    fresh = jitted(config, layout, RECIPES[method](config, layout, by_rule(RULES["InvertedPendulum"])))
+    assert fresh.improve is not wired.improve
 
     def listen(event, duration, **rest):
         if event.startswith("/jax/core/compile"):
@@ -190,7 +200,7 @@ def test_nothing_is_traced_or_compiled_after_the_first_blocks(method):
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        go(tiny_of(method), after_step=after)
+        go(config, fresh, after)
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert seen[101] > 0
@@ -205,8 +215,8 @@ def test_the_fit_compiles_once_more_when_its_capacity_doubles(tiny):
 
 
 @pytest.mark.slow
-def test_time_limits_are_stored_without_a_terminal(tiny):
-    state = go(change(tiny, {"env": "Pusher-v5", "warmup_steps": 230, "steps": 240}))
+def test_time_limits_are_stored_without_a_terminal():
+    state = go(change(tiny_of("sac"), {"env": "Pusher-v5", "warmup_steps": 230, "steps": 240}))
     rows = state.replay.stored().rows
     assert not rows[:, -1].any()
     jumps = np.abs(rows[1:, :23] - rows[:-1, 24 + 7 : -1]).max(axis=1) > 0

@@ -14,8 +14,8 @@ from pdml.settings import from_json
 
 TINY = """
     --steps 160 --warmup-steps 60 --model-every 20 --epoch-steps 40 --updates-per-step 2 --batch-size 32
-    --eval-every 40 --eval-episodes 2 --agent.hidden-sizes 16,16 --dynamics.num-members 3 --dynamics.num-elites 2
-    --dynamics.hidden-sizes 16,16 --dynamics.weight-decay 1e-5,1e-5,1e-5 --dynamics.batch-size 32
+    --eval-every 40 --eval-episodes 2 --agent.hidden-sizes 16 --dynamics.num-members 3 --dynamics.num-elites 2
+    --dynamics.hidden-sizes 16 --dynamics.weight-decay 1e-5,1e-5 --dynamics.batch-size 32
     --dynamics.max-epochs 4 --rollouts.batch 40
 """
 PDML = ["--mixture.first-block", "2", "--mixture.reservoir", "96"]

@@ -5,7 +5,8 @@ agent, environment.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import gymnasium
@@ -92,9 +93,18 @@ class Parts(NamedTuple):
     scoring: Scoring
 
 
-def wire(config: Config, layout: Layout, known: Known, recipe: Recipe | None = None) -> Parts:
-    """Jit a recipe, by default that of the configuration's method, at its edge."""
-    recipe = recipe or RECIPES[config.method](config, layout, known)
+def wire(config: Config, layout: Layout, known: Known) -> Parts:
+    """Wire the method of a configuration; agents that differ only in how far they go share what is compiled."""
+    return _wired(replace(config, steps=0), layout, known)
+
+
+@lru_cache(maxsize=16)
+def _wired(config: Config, layout: Layout, known: Known) -> Parts:
+    return jitted(config, layout, RECIPES[config.method](config, layout, known))
+
+
+def jitted(config: Config, layout: Layout, recipe: Recipe) -> Parts:
+    """Jit a recipe at its edge."""
     imagined_rows = config.batch_size - real_rows(config, recipe)
 
     def act(actor: Any, obs: jax.Array, draw: jax.Array) -> jax.Array:

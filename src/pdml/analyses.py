@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import gymnasium
-import jax
 import numpy as np
 
 from pdml import checkpoint, reference, rundir
@@ -18,7 +17,7 @@ from pdml.arrays import read_arrays
 from pdml.config import Config, change
 from pdml.diagnostics import Probe, collect, diagnosis
 from pdml.errors import UserError
-from pdml.history import flat_form
+from pdml.history import form_of, restored
 from pdml.methods import World
 from pdml.nets import Mlp
 from pdml.randomness import Purpose, key
@@ -130,9 +129,9 @@ def snapshots(run: Opened) -> dict[int, Callable[[], Mlp]]:
     saved = sorted((run.path / "checkpoints").glob("step_*.safetensors"))
     if saved:
         flat = read_arrays(saved[-1])[0]["history.snapshots"]
-        _, restore = flat_form(agent.actor)
+        form = form_of(agent.actor)
         for i, parameters in enumerate(flat):
-            found[i * run.config.model_every] = lambda parameters=parameters: restore(jax.numpy.array(parameters))
+            found[i * run.config.model_every] = lambda parameters=parameters: restored(form, parameters)
     return found
 
 

@@ -269,7 +269,7 @@ class Agent:
         old = self._session
         assert old.path is not None
         try:
-            session = Session(self.config, old.problem, old.parts).load(old.path, warn)
+            session = Session(self.config, old.problem).load(old.path, warn)
         except Exception as error:
             warn(f"the agent cannot go back to its last checkpoint ({error}); load it again")
             old.close()

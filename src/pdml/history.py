@@ -3,7 +3,10 @@ r"""The historical policy sequence: a snapshot of the actor for each block, and 
 Line 4 of Algorithm 2 [Wang et al. 2023, Sec. 4.1]; `pdml.shifts` has the estimates of the shift.
 """
 
+import math
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +24,14 @@ COMPARED_POLICIES = 16
 """Snapshots a call of the divergence."""
 
 
-def _outputs(actor: Mlp, obs: Float[Array, "rows obs"]) -> Float[Array, "rows two_a"]:
-    """Return mean and log standard deviation side by side."""
-    return jnp.concatenate(gaussian(actor, obs), axis=-1)
+@lru_cache(maxsize=4)
+def _evaluator(form: "Form") -> Callable[..., Array]:
+    """Return the compiled function from a flat actor and states to mean and log standard deviation side by side."""
+
+    def evaluate(flat: Float[Array, " parameters"], obs: Float[Array, "rows obs"]) -> Float[Array, "rows two_a"]:
+        return jnp.concatenate(gaussian(restored(form, flat), obs), axis=-1)
+
+    return jax.jit(evaluate)
 
 
 class History:
@@ -35,12 +43,11 @@ class History:
     """
 
     def __init__(self, actor: Mlp, obs_size: int, reservoir: int, seed: int, estimate: Estimator):
-        self._flatten, unflatten = flat_form(actor)
-        self._evaluate = jax.jit(lambda flat, obs: _outputs(unflatten(flat), obs))
+        self._evaluate = _evaluator(form_of(actor))
         self._shift = jax.jit(estimate)
         self._seed = seed
         self.count = 0
-        self._snapshots = np.zeros((1, len(self._flatten(actor))), np.float32)
+        self._snapshots = np.zeros((1, len(flatten(actor))), np.float32)
         self._states = np.zeros((reservoir, obs_size), np.float32)
         self._offered = 0
         """States offered to the reservoir."""
@@ -54,7 +61,7 @@ class History:
     def push(self, actor: Mlp) -> None:
         """Append a copy of the current actor (line 4)."""
         self._snapshots = _grown(self._snapshots, self.count + 1)
-        self._snapshots[self.count] = self._flatten(actor)
+        self._snapshots[self.count] = flatten(actor)
         self.count += 1
 
     def snapshot(self, index: int) -> Float32[np.ndarray, " parameters"]:
@@ -137,17 +144,27 @@ def _grown(array: np.ndarray, count: int) -> np.ndarray:
     return grown
 
 
-def flat_form(actor: Mlp) -> tuple[Callable[[Mlp], np.ndarray], Callable[[Array], Mlp]]:
-    """Return how to lay an actor's parameters in one vector, and how to take them out again."""
+class Form(NamedTuple):
+    """How an actor's parameters lie in one vector."""
+
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def form_of(actor: Mlp) -> Form:
+    """Return the form of actors like this one."""
     leaves, structure = jax.tree.flatten(actor)
-    shapes = [leaf.shape for leaf in leaves]
-    cuts = np.cumsum([leaf.size for leaf in leaves])[:-1].tolist()
+    return Form(structure, tuple(leaf.shape for leaf in leaves))
 
-    def flatten(tree: Mlp) -> np.ndarray:
-        return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(tree)])
 
-    def unflatten(flat: Array) -> Mlp:
-        parts = jnp.split(flat, cuts)
-        return jax.tree.unflatten(structure, [part.reshape(s) for part, s in zip(parts, shapes, strict=True)])
+def flatten(actor: Mlp) -> Float32[np.ndarray, " parameters"]:
+    """Lay an actor's parameters in one vector."""
+    return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(actor)])
 
-    return flatten, unflatten
+
+def restored(form: Form, flat: Float[Array | np.ndarray, " parameters"]) -> Mlp:
+    """Take an actor's parameters out of the vector again."""
+    parts = jnp.split(flat, np.cumsum([math.prod(shape) for shape in form.shapes])[:-1].tolist())
+    return jax.tree.unflatten(
+        form.structure, [part.reshape(shape) for part, shape in zip(parts, form.shapes, strict=True)]
+    )

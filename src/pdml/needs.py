@@ -16,10 +16,10 @@ from pdml.transition import Layout
 BASE_MEMORY = 600e6
 """Bytes of the process with JAX, its compiled programs and MuJoCo, before any data."""
 
-EPOCHS = 15
+EPOCHS = 10
 """Epochs of a fit, on average: the patience and what comes before it."""
 
-EFFICIENCY = 0.4
+EFFICIENCY = 0.5
 """Share of the machine's matmul peak that updates reach; see pdml bench."""
 
 
@@ -94,8 +94,8 @@ def _size(number: float) -> str:
     return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{max(1, round(number / 1e6))} MB"
 
 
-def _peak(size: int = 1024, repeats: int = 3) -> float:
-    """Return the FLOP a second of a float32 product, in a few hundredths of a second."""
+def _peak(size: int = 2048, repeats: int = 5) -> float:
+    """Return the FLOP a second of a float32 product, in half a second."""
     matrix = np.ones((size, size), np.float32)
     best = np.inf
     for _ in range(repeats):

@@ -44,10 +44,10 @@ def build(config: Config) -> tuple[gymnasium.Env, Layout, Parts]:
 class Session:
     """A run that is open in this process: its state, its environment, and its directory once it has one."""
 
-    def __init__(self, config: Config, problem: Problem, parts: Parts | None = None):
+    def __init__(self, config: Config, problem: Problem):
         self.config, self.problem = config, problem
         self.layout = problem.spaces.layout
-        self.parts = parts or wire(config, self.layout, problem.known)
+        self.parts = wire(config, self.layout, problem.known)
         self.env = problem.make() if problem.make is not None else None
         self.clock = Stopwatch()
         self.path: Path | None = None

@@ -4,6 +4,7 @@ r"""Estimates of the policy shift $\xi_{\pi_i}$: how far a historical policy is 
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import jax.numpy as jnp
 import numpy as np
@@ -64,6 +65,7 @@ def total_variation(
     return total / len(noise)
 
 
+@lru_cache(maxsize=4)
 def estimator(config: MixtureConfig, action_size: int, seed: int) -> Estimator:
     r"""Build the estimate that the configuration names: a mean over states of a bound or estimate of each.
 

@@ -4,6 +4,7 @@ Time limits are not here: they end an episode in the real environment only, and 
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -80,6 +81,7 @@ class Known(NamedTuple):
     reward: StepFunction | None = None
 
 
+@lru_cache
 def by_rule(rule: Callable[[Obs], Ended]) -> Known:
     """Know when episodes end, from the next observation."""
     return Known(lambda obs, action, next_obs: rule(next_obs))
