@@ -1,6 +1,8 @@
 import os
 from pathlib import Path
 
+from pdml.device import cache_dir
+
 worker = os.environ.get("PYTEST_XDIST_WORKER")
 if worker is not None and hasattr(os, "sched_setaffinity"):  # one core a worker: twice as fast as sharing both
     cores = sorted(os.sched_getaffinity(0))
@@ -8,8 +10,8 @@ if worker is not None and hasattr(os, "sched_setaffinity"):  # one core a worker
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA finds fault with what it reads from its own cache
-# Tests wire the same tiny programs again and again: compile each of them once.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "jax"))
+# Tests wire the same tiny programs again and again: compile each of them once, also for the next checkout.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_dir()))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.03")
 
 from jaxtyping import install_import_hook

@@ -31,7 +31,7 @@ def prepare(threads: int | None = None) -> int:
         os.environ.setdefault(name, str(count))
     if count == 1 and "xla_cpu_multi_thread_eigen" not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}".strip()
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_cache()))
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_dir()))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
     # When XLA reads its own cache it reports two tuning preferences as missing features of the CPU, as errors.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -43,8 +43,8 @@ def prepare(threads: int | None = None) -> int:
     return count
 
 
-def _cache() -> Path:
-    """Return the cache of this kind of CPU: compiled programs do not run on another kind."""
+def cache_dir() -> Path:
+    """Return where compiled programs for this kind of CPU are kept: they do not run on another kind."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else [platform.processor()]
