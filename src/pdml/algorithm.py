@@ -98,7 +98,7 @@ def wire(config: Config, layout: Layout, known: Known) -> Parts:
     return _wired(replace(config, steps=0), layout, known)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def _wired(config: Config, layout: Layout, known: Known) -> Parts:
     return jitted(config, layout, RECIPES[config.method](config, layout, known))
 
