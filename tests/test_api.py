@@ -304,8 +304,8 @@ def texts_without_env(path):
 
 def test_dm_control_is_an_environment_like_others(tmp_path):
     pytest.importorskip("shimmy")
-    agent = new(tmp_path / "run", "dm_control/cartpole-balance-v0", "sac", eval_episodes=0)
-    agent.learn(61, progress_bar=False)
+    agent = new(tmp_path / "run", "dm_control/cartpole-balance-v0", eval_episodes=0)
+    agent.learn(81, progress_bar=False)
     assert agent.predict(np.zeros(5)).shape == (1,)
     assert agent.config.max_episode_steps == 1000
 

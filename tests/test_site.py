@@ -174,21 +174,13 @@ def save_modules(page, folder):
 
 
 @pytest.mark.slow
-def test_the_python_of_the_pages_runs(tmp_path):
-    """All blocks of a page in order, in a directory with the files that it says to make; one page after the other."""
-    program = []
-    for i, page in enumerate(with_python()):
-        folder = tmp_path / str(i)
-        folder.mkdir()
-        save_modules(page, folder)
-        (folder / "page.txt").write_text("\n".join(blocks(page.read_text(), "python")))
-        program += [
-            f"print({page.name!r}); os.chdir({str(folder)!r}); sys.path.insert(0, {str(folder)!r})",
-            "exec(compile(open('page.txt').read(), 'page', 'exec'), {'__name__': '__main__'})",
-        ]
-    code = "\n".join(["import os, sys", *program])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize("page", with_python(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_python_of_a_page_runs(page, tmp_path):
+    """All its blocks in order, in one process, in a directory with the files that the page says to make."""
+    save_modules(page, tmp_path)
+    code = "\n".join(blocks(page.read_text(), "python"))
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{page}\n{done.stderr}"
 
 
 def commands():
