@@ -40,7 +40,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 from pdml.arrays import read_arrays
 from pdml.checkpoint import saved
-from pdml.config import Config, change, defaults, leaves
+from pdml.config import DOUBLE, Config, change, defaults, leaves
 
 TINY = {
     "steps": 160,
@@ -67,12 +67,25 @@ TINY = {
     "vagram.mse_steps": 40,
 }
 
+TINY_DOUBLE = {
+    "dynamics.num_members": 2,
+    "dynamics.patience": 2,
+    "agent.num_critics": 3,
+    "double.far": 3,
+    "double.near": 2,
+    "double.refresh": 15,
+    "double.retain": 2,
+    "double.dropout": (0.01,),
+    "double.first_factor": 2,
+}
+
 
 def tiny_of(method: str) -> Config:
     """A run of a method that takes a second and still passes through every part."""
     read = {leaf.name for leaf in leaves() if not leaf.methods or method in leaf.methods}
+    changes = TINY | TINY_DOUBLE if method in DOUBLE else TINY
     return change(
-        defaults("InvertedPendulum-v5", method), {name: value for name, value in TINY.items() if name in read}
+        defaults("InvertedPendulum-v5", method), {name: value for name, value in changes.items() if name in read}
     )
 
 

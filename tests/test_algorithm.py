@@ -65,10 +65,19 @@ def assert_same(first, second):
 
 
 @pytest.mark.parametrize(
-    ("method", "stop"), [*((method, 113) for method in METHODS), ("pdml", 45), ("pdml", 100), ("maper-mbpo", 100)]
+    ("method", "stop", "target_norm"),
+    [
+        *((method, 113, "none") for method in METHODS),
+        ("pdml", 45, "none"),
+        ("pdml", 100, "none"),
+        ("maper-mbpo", 100, "none"),
+        ("pdml-dhmbpo", 100, "none"),
+        ("pdml", 113, "delta"),
+        ("ampo", 113, "direct"),
+    ],
 )
-def test_save_load_and_go_on_equals_an_unbroken_run_bit_for_bit(method, stop, tmp_path):
-    config = tiny_of(method)
+def test_save_load_and_go_on_equals_an_unbroken_run_bit_for_bit(method, stop, target_norm, tmp_path):
+    config = change(tiny_of(method), {"dynamics.target_norm": target_norm})
     unbroken = go(config)
     checkpoint.save(stopped(config, stop), config, tmp_path / "state.safetensors")
     env, layout, parts = start(config)

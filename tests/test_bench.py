@@ -11,6 +11,13 @@ def test_gflop_counts_are_those_of_the_design():
     assert bench._ensemble_step()[0] == pytest.approx(1.37, abs=0.005)
 
 
+def test_gflop_counts_of_double_horizon_learning_are_those_of_the_lean_update():
+    assert bench._smooth_model_step()[0] == pytest.approx(3.38, abs=0.01)
+    assert bench._near_update(alone=False)[0] == pytest.approx(3.82, abs=0.01)
+    assert bench._near_update(alone=True)[0] == pytest.approx(1.94, abs=0.01)
+    assert bench._far_rollout()[0] == pytest.approx(2.80, abs=0.01)
+
+
 @pytest.mark.slow
 def test_bench_reports_every_phase(monkeypatch):
     monkeypatch.setattr(bench, "PEAK_SIZE", 256)
@@ -28,6 +35,10 @@ def test_bench_reports_every_phase(monkeypatch):
         "values_100k",
         "model_errors_100k",
         "diagnose_1000",
+        "smooth_model_step",
+        "near_update",
+        "near_critic_update",
+        "far_rollout",
     ]
     for row in result["phases"]:
         assert set(row) == {"phase", "ms", "gflop", "gflops", "percent_of_peak"}
@@ -37,15 +48,16 @@ def test_bench_reports_every_phase(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_methods_cost_stands_next_to_mbpos(monkeypatch):
+@pytest.mark.parametrize("method", ["per-mbpo", "dhmbpo"])
+def test_a_methods_cost_stands_next_to_mbpos(method, monkeypatch):
     from conftest import tiny_of
 
     monkeypatch.setattr(bench, "defaults", lambda env, method="pdml": change(tiny_of(method), {"env": env}))
-    result = bench.measure_method("per-mbpo", threads=1, rows=200, repeats=1)
+    result = bench.measure_method(method, threads=1, rows=200, repeats=1)
     phases = {row["phase"]: row for row in result["phases"]}
     assert list(phases) == ["collect", "weigh", "fit", "imagine", "refine", "improve", "total"]
     assert all(row["ms"] >= 0 and row["mbpo_ms"] >= 0 for row in phases.values())
     assert phases["improve"]["ms"] > 0
     assert phases["fit"]["mbpo_ms"] > 0
     assert result["ratio"] == pytest.approx(phases["total"]["ms"] / phases["total"]["mbpo_ms"], rel=0.01)
-    assert "per-mbpo costs" in bench.method_table(result)
+    assert f"{method} costs" in bench.method_table(result)

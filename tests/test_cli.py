@@ -181,7 +181,7 @@ BAD = [
     ("train --method mbpo --mixture.decay 0.98", "mixture.decay: method 'mbpo' has no such option"),
     (
         "train --method sac --real-ratio 0.05",
-        "real_ratio: method 'sac' has no such option; it belongs to the model-based",
+        "real_ratio: method 'sac' has no such option; it belongs to the MBPO-family",
     ),
     ("train --method PDML", "method = 'PDML': unknown (did you mean pdml?)"),
     ("bench --method pddl", "method = 'pddl': unknown (did you mean pdml?)"),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdml.config import METHODS, MODEL_BASED, PRESETS, Config, change, defaults, get, leaves, rebase
+from pdml.config import BRANCHED, METHODS, PRESET_METHODS, PRESETS, Config, change, defaults, get, leaves, rebase
 from pdml.errors import UserError
 from pdml.settings import FORMAT, check, check_length, from_json, parse, to_json
 from pdml.tasks import env_ids
@@ -37,8 +37,9 @@ def test_defaults_are_the_papers(env, steps, entropy, schedule):
 
 
 @pytest.mark.parametrize("env", env_ids())
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "preset"), [(m, p) for p in PRESETS for m in METHODS if m in PRESET_METHODS.get(p, METHODS)]
+)
 def test_every_default_is_valid_and_survives_json(env, method, preset):
     config = check(defaults(env, method, preset))
     assert from_json(to_json(config), "x") == config
@@ -50,8 +51,14 @@ def test_every_field_has_a_help_text():
 
 
 def test_methods_differ_from_mbpo_in_their_own_options_only():
-    """Whatever a rival's default changes is one of these, all written in SPEC; everything else is shared."""
+    """Whatever a rival's default changes is one of these, all written down; everything else is shared."""
+    double = {"model_every", "updates_per_step", "agent.hidden_sizes", "agent.gamma", "agent.first_temperature"}
+    double |= {"agent.num_critics", "agent.target_entropy"}
+    double |= {f"dynamics.{name}" for name in ("num_members", "hidden_sizes", "weight_decay", "batch_size")}
+    double |= {f"dynamics.{name}" for name in ("holdout_max", "patience", "max_epochs")}
     own = {
+        "dhmbpo": double,
+        "pdml-dhmbpo": double | {"mixture.rate", "mixture.first_block"},
         "pdml-model-only": {"weigh"},
         "pdml-starts-only": {"weigh"},
         "maper-mbpo": {"priority.exponent", "priority.floor"},
@@ -80,7 +87,7 @@ def test_released_changes_what_the_design_lists_for_every_method_alike():
         "time_limit_terminates": True,
     }
     assert PRESETS["released"] == listed
-    for method in MODEL_BASED:
+    for method in BRANCHED:
         paper, released = defaults("Hopper-v5", method), defaults("Hopper-v5", method, "released")
         for name, value in listed.items():
             if (name, method) == ("dynamics.train_bounds", "vagram"):
@@ -118,6 +125,7 @@ def test_whole_numbers_may_be_written_as_people_do():
 
 
 BAD = [
+    ({"agent.first_temperature": 0.5, "agent.temperature": 0.2}, "agent.first_temperature = 0.5: does nothing with a"),
     ({"steps": 5000}, "steps = 5000: must be above the warm-up of 5000"),
     ({"steps": 0}, r"steps = 0: must lie in \[1, inf\)"),
     ({"seed": -1}, "seed = -1: must lie in"),
@@ -132,6 +140,10 @@ BAD = [
     (
         {"dynamics.holdout": "fixd"},
         r"dynamics.holdout = 'fixd': unknown \(did you mean fixed\?\); allowed: fresh, fixed",
+    ),
+    (
+        {"dynamics.target_norm": "deltas"},
+        r"dynamics.target_norm = 'deltas': unknown \(did you mean delta\?\); allowed: none, delta, direct",
     ),
     ({"rollouts.longest": 3, "rollouts.shortest": 4}, "rollouts.longest = 3: at least rollouts.shortest = 4"),
     ({"rollouts.last_epoch": 20}, "rollouts.last_epoch = 20: must be above rollouts.first_epoch = 20"),
@@ -152,7 +164,7 @@ BAD = [
 
 
 BAD_ELSEWHERE = [
-    ("sac", {"rollouts.batch": 10}, "rollouts.batch: method 'sac' has no such option; it belongs to the model-based"),
+    ("sac", {"rollouts.batch": 10}, "rollouts.batch: method 'sac' has no such option; it belongs to the MBPO-family"),
     ("sac", {"real_ratio": 0.5}, "real_ratio: method 'sac' has no such option"),
     ("redq", {"dynamics.patience": 1}, "dynamics.patience: method 'redq' has no such option"),
     ("redq", {"agent.subset": 11}, "agent.num_critics = 10: at least agent.subset = 11"),
@@ -160,6 +172,9 @@ BAD_ELSEWHERE = [
     ("vagram", {"vagram.quantile": 0.0}, "vagram.quantile = 0.0: must lie in"),
     ("ampo", {"ampo.stop_epoch": -2}, "ampo.stop_epoch = -2: must lie in"),
     ("vagram", {"dynamics.train_bounds": False}, "dynamics.train_bounds: method 'vagram' has no such option"),
+    ("vagram", {"dynamics.target_norm": "delta"}, "dynamics.target_norm: method 'vagram' has no such option"),
+    ("dhmbpo", {"dynamics.target_norm": "delta"}, "dynamics.target_norm: method 'dhmbpo' has no such option"),
+    ("sac", {"dynamics.target_norm": "direct"}, "dynamics.target_norm: method 'sac' has no such option"),
     ("pdml-starts-only", {"mixture.misaligned": True}, "no weights reach the model when weigh = 'starts'"),
     ("pdml", {"weigh": "none", "dynamics.holdout_weights": "weighted"}, "no weights reach the model"),
     ("maper-mbpo", {"weigh": "model"}, "weigh: method 'maper-mbpo' has no such option"),

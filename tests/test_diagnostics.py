@@ -12,7 +12,7 @@ from pdml.algorithm import init, train
 from pdml.config import change
 from pdml.diagnostics import DEPTH, WINDOWS, Probe, Probes, collect, diagnosis, windows
 from pdml.envs import begin, make_env
-from pdml.model import elite_mean
+from pdml.model import elite_means
 from pdml.nets import Layer
 from pdml.runner import build, run
 from pdml.timing import Stopwatch
@@ -45,7 +45,7 @@ def still(parts, moves):
 def test_only_elites_speak_and_their_means_are_averaged(parts):
     model = replace(still(parts, [1.0, 5.0, 3.0]), elites=jnp.array([0, 2], jnp.int32))
     obs, action = jnp.ones((2, 4)), jnp.zeros((2, 1))
-    np.testing.assert_allclose(elite_mean(model, obs, action), 1.0 + 2.0, atol=1e-6)
+    np.testing.assert_allclose(obs + elite_means(model, obs, action)[:, :, 1:].mean(axis=0), 1.0 + 2.0, atol=1e-6)
 
 
 def test_errors_of_a_model_that_stands_still_are_the_moves_of_the_states(parts):

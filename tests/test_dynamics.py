@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from pdml.config import Config, DynamicsConfig
-from pdml.dynamics import ensemble, split_rows
+from pdml.dynamics import LEAST_SCALE, ensemble, split_rows
 from pdml.errors import Diverged
 from pdml.losses import nll
-from pdml.model import Bounds, Network, apply_members, normalise, split_output
+from pdml.model import Bounds, Network, apply_members, elite_means, normalise, split_output
 from pdml.nets import Layer
 from pdml.replay import RealRows
 from pdml.transition import Layout
+from pdml.tree import flatten
 
 LAYOUT = Layout(2, 1)
 SMALL = DynamicsConfig(
@@ -36,10 +37,10 @@ def real_rows(rows, blocks=1):
     return RealRows(rows.astype(np.float32), block, np.arange(n), np.bincount(block, minlength=blocks))
 
 
-def linear_system(n, seed=0):
+def linear_system(n, seed=0, noise=NOISE):
     drawn = np.random.default_rng(seed)
     obs, action = drawn.standard_normal((n, 2)), drawn.uniform(-1, 1, (n, 1))
-    noise = NOISE * drawn.standard_normal((n, 3))
+    noise = noise * drawn.standard_normal((n, 3))
     next_obs = obs @ A.T + action * B + noise[:, 1:]
     reward = 2.0 * obs[:, 0] - action[:, 0] + noise[:, 0]
     return real_rows(np.column_stack([obs, action, reward, next_obs, np.zeros(n)]))
@@ -157,6 +158,55 @@ def test_normaliser_is_that_of_the_training_rows():
     inputs = LAYOUT.inputs(real.rows)[training]
     np.testing.assert_allclose(np.asarray(model.normaliser.mean), inputs.mean(axis=0), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(np.asarray(model.normaliser.scale), [*inputs.std(axis=0)[:2], 1.0], rtol=1e-4)
+
+
+def test_targets_of_mean_0_and_deviation_1_are_fitted_alike_raw_and_standardised():
+    real, config = linear_system(500), replace(SMALL, max_epochs=3)
+    training, _ = split_rows(real, config, 0, 0)
+    signs = np.ones((500, 3))
+    signs[training] = np.random.default_rng(0).permuted(np.tile([[1.0], [-1.0]], (200, 3)), axis=0)
+    real.rows[:, :2] = np.round(16 * real.rows[:, :2]) / 16  # so that differences are exact
+    real.rows[:, 3], real.rows[:, 4:6] = signs[:, 0], real.rows[:, :2] + signs[:, 1:]
+    (plain, _), (delta, _) = (fitted(replace(config, target_norm=norm), real) for norm in ("none", "delta"))
+    assert np.array_equal([delta.targets.mean, delta.targets.scale], [[0.0] * 3, [1.0] * 3])
+    plain, delta = flatten(plain, ""), flatten(delta, "")
+    assert delta.keys() - plain.keys() == {".targets.mean", ".targets.scale"}
+    assert not plain.keys() - delta.keys()
+    for name, array in plain.items():
+        assert np.array_equal(array, delta[name]), name
+
+
+@pytest.mark.parametrize("norm", ["delta", "direct"])
+def test_targets_are_standardised_by_the_training_rows_whatever_these_weigh(norm):
+    real, config = linear_system(500), replace(SMALL, max_epochs=1, target_norm=norm)
+    real.rows[:, 3] = 5.0  # a constant reward has the least scale
+    blank = ensemble(Config(dynamics=config), LAYOUT, nll(Config())).init(jax.random.key(0)).targets
+    assert np.array_equal([blank.mean, blank.scale], [[0.0] * 3, [1.0] * 3])
+    model, metrics = fitted(config, real, np.arange(500) / np.arange(500).sum())
+    training, holdout = split_rows(real, config, 0, 0)
+    y = np.column_stack([real.rows[:, 3], real.rows[:, 4:6] - (norm == "delta") * real.rows[:, :2]])
+    mean, scale = y[training].mean(axis=0), y[training].std(axis=0)
+    scale[0] = LEAST_SCALE
+    np.testing.assert_allclose(model.targets.mean, mean, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.targets.scale, scale, rtol=1e-4)
+    said = predict(model, real.rows[holdout])  # in standardised units, as the error that chooses the elites
+    errors = np.sort([np.mean((mean_of - ((y - mean) / scale)[holdout]) ** 2) for mean_of, _ in said])
+    assert metrics["model/holdout_error"] == pytest.approx(errors[:2].mean(), rel=1e-3)
+
+
+def test_standardised_targets_are_learned_whatever_their_scale():
+    """Root mean squared errors in deviations of the entry: a reward of size 0.001 beside a state of size 100."""
+    size = np.array([100.0, 1.0, 1.0, 1e-3, 100.0, 1.0, 1.0])
+    real, test = (real_rows(linear_system(n, seed, noise=0.0).rows * size) for n, seed in ((2000, 0), (1000, 1)))
+    obs, action, y = jnp.asarray(test.rows[:, :2]), jnp.asarray(test.rows[:, 2:3]), LAYOUT.targets(test.rows)
+    single, errors = replace(SMALL, num_members=1, num_elites=1, max_epochs=15), {}
+    for norm in ("none", "delta", "direct"):
+        model, _ = fitted(replace(single, target_norm=norm), real)
+        wrong = np.asarray(elite_means(model, obs, action)).mean(axis=0) - y
+        errors[norm] = np.sqrt(np.square(wrong).mean(axis=0)) / y.std(axis=0)
+    assert errors["none"][0] > 1.0
+    assert errors["delta"].max() < 0.25
+    assert errors["direct"].max() < 0.25
 
 
 def test_holdout_and_training_rows_never_meet():

@@ -17,7 +17,7 @@ from pdml.figures import KINDS, Wishes, save, write_rows
 from pdml.look import FIGURES, METHOD_LOOKS, SPARE, looks
 
 NAN = float("nan")
-TOLD_APART = {"curves", "errors", "compounding", "weights", "heatmap", "tsne", "ablation", "rates"}
+TOLD_APART = {"curves", "errors", "compounding", "weights", "heatmap", "tsne", "ablation", "rates", "horizons"}
 """Figures of one environment."""
 
 
@@ -63,11 +63,26 @@ def many(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def double(many):
+    """Hopper by both double-horizon methods, and by variants of them, beside the others."""
+    path = many.parent / "double"
+    write_seeds(path, "dhmbpo", [[100.0 * i for i in range(1, 31)]] * 2, steps=30_000)
+    write_seeds(path, "pdml-dhmbpo", [[110.0 * i for i in range(1, 31)]], steps=30_000)
+    for option, value in (("double.far", 10), ("double.near", 3)):
+        write_run(path / option, "dhmbpo", steps=30_000, **{option: value})
+    for i, changes in enumerate([{"weigh": word} for word in ("model", "starts", "none")] + [{"mixture.rate": 0.3}]):
+        write_run(path / f"arm{i}", "pdml-dhmbpo", steps=30_000, **changes)
+    return path
+
+
 @cache
 def chosen(many, kind):
     """Return the runs of a figure: all, or those that it is about."""
     if kind == "tsne":
         return runs.read_all([many / "pdml" / "0", many / "mbpo" / "0"])
+    if kind == "horizons":
+        return runs.read_all([many.parent / "double"])
     if kind == "heatmap":
         return runs.read_all([many / "pdml" / "0", many / "mbpo" / "1"])
     return runs.read_all([many])
@@ -85,7 +100,7 @@ def test_every_figure_of_the_list_is_made():
 
 
 @pytest.mark.parametrize("kind", FIGURES)
-def test_a_figure_is_kept_as_png_pdf_and_csv(kind, many, tmp_path):
+def test_a_figure_is_kept_as_png_pdf_and_csv(kind, many, double, tmp_path):
     paths, table = save(kind, chosen(many, kind), tmp_path / "new" / "dir", Wishes())
     assert {path.name for path in paths} == {path.name for path in (tmp_path / "new" / "dir").iterdir()}
     assert [path.name for path in paths] == [f"{kind}.{ending}" for ending in ("csv", "png", "pdf")]
@@ -183,6 +198,57 @@ def test_a_variant_of_a_method_is_not_compared_with_the_papers_curve_of_the_meth
     assert known is not None
     assert [row["mean"] for row in rates if row["source"] == "paper" and row["rate"] == 0.3] == known.mean.tolist()
     assert pick(rates, source="paper", rate=0.2) == []
+
+
+def test_both_double_horizon_methods_stand_beside_dhmbpos_published_curve_drawn_once(double):
+    table = tables.learning_curves(runs.read_all([double / "dhmbpo", double / "pdml-dhmbpo"]))
+    points, known = [row for row in table.rows if row["source"] != "runs"], reference.curve("Hopper-v5", "dhmbpo")
+    assert known is not None
+    assert {(row["curve"], row["source"], row["seeds"]) for row in points} == {("dhmbpo", "DHMBPO as published", 8)}
+    assert {row["note"] for row in points} == {known.note}
+    assert f"DHMBPO as published: {known.note}" in table.notes
+    for title in ("steps", "mean", "low", "high"):
+        assert [row[title.removesuffix("s")] for row in points] == getattr(known, title).tolist()
+    (container,) = KINDS["curves"].draw(table.rows).axes[0].containers
+    assert " ".join(container.get_label().split()) == f"DHMBPO as published: {known.note}"
+    alone = tables.learning_curves(runs.read_all([double / "pdml-dhmbpo"])).rows
+    assert {row["curve"] for row in alone if row["source"] == "DHMBPO as published"} == {"pdml-dhmbpo"}
+
+
+@pytest.mark.parametrize("method", ["dhmbpo", "pdml-dhmbpo"])
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({"preset": "published"}, "DHMBPO as published"),
+        ({"updates_per_step": 2}, "DHMBPO as published, 2 updates a step"),
+        ({"preset": "published", "updates_per_step": 2}, "DHMBPO as published, 2 updates a step"),
+        ({"updates_per_step": 3}, None),
+        ({"double.far": 10}, None),
+        ({"preset": "published", "double.near": 3}, None),
+        ({"warmup_steps": 4000}, None),
+    ],
+)
+def test_dhmbpos_own_settings_have_its_published_curve_and_no_others(changes, label, method, tmp_path):
+    path = write_run(tmp_path / "run", method, returns=[1.0], steps=1000, **changes)
+    found = {row["source"] for row in tables.learning_curves(runs.read_all([path])).rows}
+    assert found == {"runs", label} - {None}
+
+
+def test_arms_rates_and_horizons_of_the_double_horizon_methods(double):
+    found = runs.read_all([double])
+    arms = {f"pdml-dhmbpo weigh={word}" for word in ("model", "starts", "none")}
+    own = {"dhmbpo", "pdml-dhmbpo", "pdml-dhmbpo mixture.rate=0.3", *arms}
+    horizons = {"dhmbpo double.far=10", "dhmbpo double.near=3"}
+    assert {row["curve"] for row in tables.ablation(found).rows} == own | horizons
+    rates = tables.rates(found).rows
+    assert {row["curve"]: row["rate"] for row in rates} == dict.fromkeys(own - {"dhmbpo"}, 0.08) | {
+        "pdml-dhmbpo mixture.rate=0.3": 0.3
+    }
+    assert {row["curve"] for row in rates if row["source"] != "runs"} == {"pdml-dhmbpo"}
+    rows = tables.horizons(found).rows
+    lengths = {row["curve"]: (row["far"], row["near"]) for row in rows}
+    assert lengths == dict.fromkeys(own, (20, 5)) | dict(zip(sorted(horizons), [(10, 5), (20, 3)], strict=True))
+    assert {row["curve"] for row in rows if row["source"] != "runs"} == {"dhmbpo"}
 
 
 def test_errors_are_drawn_as_diagnosed(many, tmp_path):
@@ -421,10 +487,24 @@ def test_last_returns_beside_the_papers(many):
     ]
 
 
+def test_the_mean_of_the_last_five_evaluations(double, tmp_path):
+    rows = {row["curve"]: row for row in tables.final_returns(runs.read_all([double])).rows}
+    assert (rows["dhmbpo"]["mean"], rows["dhmbpo"]["last_five"]) == (3000.0, 2800.0)
+    assert math.isnan(rows["dhmbpo double.far=10"]["last_five"])  # of four evaluations
+    published = reference.final_return("Hopper-v5", "dhmbpo")
+    for curve in ("dhmbpo", "pdml-dhmbpo"):
+        assert (rows[curve]["paper"], rows[curve]["paper_step"]) == (published, 195_000)
+    write_seeds(tmp_path, "pdml", [[1.0, 2.0, 3.0, NAN, 4.0, 5.0, 6.0], [1.0]], steps=7000)
+    table = tables.final_returns(runs.read_all([tmp_path]))
+    assert table.rows[0]["last_five"] == 4.0
+    assert "pdml on Hopper-v5: seeds with fewer than five evaluations are not in the last five" in table.notes
+
+
 @pytest.mark.parametrize("kind", FIGURES)
 def test_one_plot_shows_one_environment(kind, tmp_path):
+    method = "pdml-dhmbpo" if kind == "horizons" else "pdml"
     for env in ("Ant-v5", "Hopper-v5"):
-        path = write_run(tmp_path / env, env=env, diagnose=True, returns=[1.0], steps=1000)
+        path = write_run(tmp_path / env, method, env=env, diagnose=True, returns=[1.0], steps=1000)
         (path / "analysis").mkdir()
         write_rows(path / "analysis" / "tsne.csv", [{"step": 0, "x": 0.0, "y": 1.0}])
     both = runs.read_all([tmp_path])
@@ -511,8 +591,9 @@ BAD = [
     ("tsne RUN", "no analysis/tsne.csv; run pdml analyse tsne first"),
     ("weights SAC", "none of the runs keeps the weights of its blocks"),
     ("heatmap SAC", "none of the runs keeps the weights of its blocks"),
-    ("ablation SAC", "no run of pdml, pdml-model-only, pdml-starts-only, mbpo"),
-    ("rates SAC", "no run of pdml: rates are compared among its runs"),
+    ("ablation SAC", "no run of pdml, pdml-model-only, pdml-starts-only, mbpo, dhmbpo, pdml-dhmbpo"),
+    ("rates SAC", "no run of pdml, pdml-dhmbpo: their runs are compared by mixture.rate"),
+    ("horizons RUN", "no run of dhmbpo, pdml-dhmbpo: their runs are compared by double.far and double.near"),
     ("weights RUN --at 7", "at = 7: pdml seed 0 has no weights of that step; the nearest is 0"),
     ("weights RUN --at x", "at = 'x': must be a whole number"),
     ("thresholds RUN --threshold much", "threshold = 'much': must be a number"),

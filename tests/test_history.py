@@ -8,6 +8,7 @@ from pdml.config import MixtureConfig
 from pdml.history import History
 from pdml.nets import gaussian, init_xavier
 from pdml.shifts import bretagnolle_huber, double_kl, estimator, total_variation
+from pdml.transition import Layout
 
 PINSKER = estimator(MixtureConfig(), 2, 0)
 
@@ -90,7 +91,7 @@ def test_kept_outputs_give_the_shifts_of_the_definition():
     drawn = np.random.default_rng(0)
     obs = drawn.standard_normal((900, 3)).astype(np.float32)
     actors = [actor_of(i, 1 + 0.1 * i) for i in range(8)]
-    history = History(actors[0], 3, reservoir=150, seed=3, estimate=PINSKER)
+    history = History(gaussian, actors[0], Layout(3, 2), reservoir=150, seed=3, estimate=PINSKER)
     for i, actor in enumerate(actors):
         history.push(actor)
         total = 100 * (i + 1)
@@ -114,7 +115,7 @@ def test_reservoir_is_a_uniform_sample_of_all_states():
 
 def test_states_lost_from_a_small_replay_leave_no_holes_in_the_reservoir():
     actor = actor_of(0)
-    history = History(actor, 3, reservoir=80, seed=0, estimate=PINSKER)
+    history = History(gaussian, actor, Layout(3, 2), reservoir=80, seed=0, estimate=PINSKER)
     kept = np.random.default_rng(0).standard_normal((50, 3)).astype(np.float32) + 9.0
     for total in (100, 120, 400):  # 50 of 100 rows are left when first asked
         history.push(actor)
@@ -127,7 +128,7 @@ def test_states_lost_from_a_small_replay_leave_no_holes_in_the_reservoir():
 
 def _reservoir(seed):
     actor = init_xavier(jax.random.key(0), (1, 4, 2))
-    history = History(actor, 1, reservoir=50, seed=seed, estimate=PINSKER)
+    history = History(gaussian, actor, Layout(1, 1), reservoir=50, seed=seed, estimate=PINSKER)
     states = np.arange(500, dtype=np.float32)[:, None]
     for total in (120, 250, 500):
         history.push(actor)
@@ -137,7 +138,7 @@ def _reservoir(seed):
 
 def test_identical_policies_have_no_shift_and_hundreds_work():
     actor = actor_of(0)
-    history = History(actor, 3, reservoir=40, seed=0, estimate=PINSKER)
+    history = History(gaussian, actor, Layout(3, 2), reservoir=40, seed=0, estimate=PINSKER)
     for _ in range(300):
         history.push(actor)
     shifts = history.shifts(np.random.default_rng(0).standard_normal((60, 3)).astype(np.float32), 60)
@@ -147,7 +148,7 @@ def test_identical_policies_have_no_shift_and_hundreds_work():
 
 def test_snapshots_are_copies():
     actor = actor_of(0)
-    history = History(actor, 3, reservoir=40, seed=0, estimate=PINSKER)
+    history = History(gaussian, actor, Layout(3, 2), reservoir=40, seed=0, estimate=PINSKER)
     history.push(actor)
     before = history.snapshot(0)
     donate = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1.0, tree), donate_argnums=0)
@@ -157,11 +158,11 @@ def test_snapshots_are_copies():
 
 def test_restored_history_goes_on_with_the_same_bits():
     obs = np.random.default_rng(0).standard_normal((400, 3)).astype(np.float32)
-    first = History(actor_of(0), 3, reservoir=64, seed=1, estimate=PINSKER)
+    first = History(gaussian, actor_of(0), Layout(3, 2), reservoir=64, seed=1, estimate=PINSKER)
     for i in range(5):
         first.push(actor_of(i))
         first.shifts(obs[: 60 * (i + 1)], 60 * (i + 1))
-    second = History(actor_of(0), 3, reservoir=64, seed=1, estimate=PINSKER)
+    second = History(gaussian, actor_of(0), Layout(3, 2), reservoir=64, seed=1, estimate=PINSKER)
     second.restore(first.arrays())
     for history in (first, second):
         history.push(actor_of(9))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pdml.config import change, defaults
 from pdml.imagination import Imagined, append, branched, compact, empty, horizon, resize, sizes
-from pdml.model import Bounds, ModelState, Network, Normaliser
+from pdml.model import Bounds, ModelState, Network, Normaliser, Targets, elite_means, predict, reward_variance
 from pdml.nets import Layer
 from pdml.termination import never
 from pdml.transition import Layout, Transition
@@ -200,3 +200,24 @@ def test_sampled_noise_has_the_predicted_variance():
     assert steps.next_obs.mean() == pytest.approx(0.5, abs=0.02)
     assert steps.next_obs.std() == pytest.approx(0.3, rel=0.05)
     np.testing.assert_allclose(steps.reward, 2.0, atol=1e-3)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_standardised_targets_come_back_in_their_own_units(direct):
+    """Member 0 says [2, 0.5] with a noise of 0.3 on the state: a reward of 23, and 57 give or take 30."""
+    bias = jnp.array([2.0, 0.5, -50.0, np.log(0.09)])
+    members = tuple((Layer(jnp.zeros((2, 4)), bias.at[0].set(reward)),) for reward in (2.0, 4.0))
+    network = Network(members, Bounds(jnp.full((2,), 5.0), jnp.full((2,), -40.0)))
+    targets = Targets(jnp.array([3.0, 7.0]), jnp.array([10.0, 100.0]), direct)
+    normaliser = Normaliser(jnp.zeros((2,)), jnp.ones((2,)))
+    model = ModelState(network, (), normaliser, jnp.asarray([0], jnp.int32), (), targets=targets)
+    obs, action = jnp.full((4000, 1), 1000.0), jnp.zeros((4000, 1))
+    expected = 57.0 if direct else 1057.0  # the next state itself, or on top of the last one
+    reward, next_obs = predict(model, members[:1], obs, action, jax.random.key(0))
+    assert float(next_obs.mean()) == pytest.approx(expected, abs=2.0)
+    assert float(next_obs.std()) == pytest.approx(30.0, rel=0.05)
+    np.testing.assert_allclose(reward, 23.0, atol=1e-3)
+    _, next_obs = predict(model, members[:1], obs, action, jax.random.key(0), deterministic=True)
+    np.testing.assert_allclose(next_obs, expected, rtol=1e-5)
+    np.testing.assert_allclose(elite_means(model, obs, action)[0, 0], [23.0, expected - 1000.0], rtol=1e-5)
+    np.testing.assert_allclose(reward_variance(model, obs, action), 100.0, rtol=1e-5)  # of 2 and 4, in tens

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from pdml import reference
-from pdml.config import METHODS
+from pdml.config import DOUBLE, METHODS
+from pdml.tasks import TASKS
 
 BANDED = ("pdml", "mbpo", "decay-mbpo", "per-mbpo", "recall-mbpo", "maper-mbpo", "pdml-model-only", "pdml-starts-only")
 
@@ -127,8 +128,38 @@ def test_what_the_paper_lacks_is_none():
     assert reference.threshold("Swimmer-v5") is None
 
 
+@pytest.mark.parametrize("env", reference.DHMBPO_TASKS)
+@pytest.mark.parametrize("updates", [1, 2])
+def test_dhmbpos_curves_are_the_published_ones_after_warm_up(env, updates):
+    found = reference.dhmbpo_curve(f"{env}-v5", updates)
+    assert found is not None
+    assert TASKS[env].warmup_steps == reference.DHMBPO_WARMUP
+    own = [row for row in rows("dhmbpo_curves") if row["env"] == env and row["variant"] == f"UTD{updates}"]
+    assert found.steps.tolist() == [5000, 15_000, 25_000, 45_000, 70_000, 95_000, 145_000, 195_000]
+    assert found.mean.tolist() == [float(row["mean"]) for row in own]
+    np.testing.assert_allclose((found.high - found.low) / 2, [float(row["std"]) for row in own])
+    np.testing.assert_allclose((found.high + found.low) / 2, found.mean)
+    assert {str(found.seeds)} == {row["n_seeds"] for row in own}
+    assert found.half_bin == 0.0
+    assert f"{found.seeds} seeds, mean ± standard deviation; its {env} is not quite Gymnasium's v5 (" in found.note
+
+
+def test_dhmbpos_curve_is_that_of_one_update_a_step_unless_said():
+    found, twice = reference.curve("Hopper-v5", "dhmbpo"), reference.dhmbpo_curve("Hopper-v5", 2)
+    assert found is not None
+    assert twice is not None
+    assert (found.mean[2], found.high[2] - found.mean[2]) == pytest.approx((3171.2, 399.9))
+    assert twice.mean[-1] == pytest.approx(3773, abs=1)
+    assert (found.label, twice.label) == ("DHMBPO as published", "DHMBPO as published, 2 updates a step")
+    assert reference.final_return("Hopper-v5", "dhmbpo") == found.mean[-1]
+    assert reference.dhmbpo_curve("Hopper-v5", 4) is None
+    assert reference.dhmbpo_curve("Pusher-v5") is None
+    assert reference.curve("Hopper-v5", "dhmbpo", "ablation") is None
+    assert reference.curve("Hopper-v5", "pdml-dhmbpo") is None  # nobody has published any
+
+
 def test_every_method_of_the_paper_has_its_name_and_every_name_its_data():
-    assert set(reference.NAMES) == set(METHODS) - {"maper-mbpo-model"}
+    assert set(reference.NAMES) == set(METHODS) - {"maper-mbpo-model", *DOUBLE}
     known = {row["method"] for table in ("curves", "figure2_digitised") for row in rows(table)}
     assert set(reference.NAMES.values()) <= known
 

@@ -55,6 +55,28 @@ def test_it_shows_the_papers_points_no_further_than_the_runs_go(report):
     assert ">3,641 at 120k<" in report.read_text()
 
 
+def test_published_points_have_what_the_page_draws_them_by(report):
+    panel = next(panel for panel in data(report)["panels"] if panel["id"] == "Hopper-v5/return")
+    for points in panel["reference"]:
+        assert set(points) == {"method", "label", "x", "mean", "low", "high", "half_bin"}  # no seeds: those are ours
+
+
+def test_double_horizon_methods_stand_beside_the_published_curve(tmp_path):
+    rising = [120.0 * i for i in range(1, 31)]
+    write_seeds(tmp_path, "dhmbpo", [rising, rising[:20]], steps=30_000)
+    write_seeds(tmp_path, "pdml-dhmbpo", [rising], steps=30_000)
+    main(["report", str(tmp_path), "--out", str(tmp_path / "r.html"), "--no-frames"])
+    text, (panel, *_) = (tmp_path / "r.html").read_text(), data(tmp_path / "r.html")["panels"]
+    (points,) = panel["reference"]
+    assert (points["label"], points["x"]) == ("DHMBPO as published", [5000, 15_000, 25_000])
+    assert points["mean"][2] - points["low"][2] == pytest.approx(399.9)
+    note = "DHMBPO as published: 8 seeds, mean ± standard deviation; its Hopper is not quite Gymnasium&#x27;s v5"
+    assert f"Mean return of each evaluation. {note} (joint velocities not clipped).<" in text
+    assert "<th>first step at 3,126, by seed</th>" in text
+    assert "<td>3,360</td><td>27,000</td><td>3,278 at 195k (DHMBPO as published)</td>" in text  # pdml-dhmbpo
+    assert "<td>27,000; &gt; 20,000</td>" in text
+
+
 @needs_chromium
 def test_it_opens_in_a_browser_and_methods_can_be_switched_off(report, tmp_path):
     with open_page(report, 1200, 900) as browser:

@@ -12,7 +12,7 @@ from test_algorithm import start
 from pdml.agents import critic_values, soft_target
 from pdml.config import change
 from pdml.errors import Diverged
-from pdml.model import apply_members, normalise
+from pdml.model import Targets, apply_members, normalise
 from pdml.randomness import Purpose, key
 
 CONFIG = change(tiny_of("maper-mbpo-model"), {"dynamics.num_elites": 1})
@@ -45,6 +45,12 @@ def test_model_errors_belong_to_their_rows():
     expected = ((mean - LAYOUT.targets(ROWS)) ** 2).mean(axis=1)
     found = PARTS.scoring.model_errors(MODEL, ROWS, key(0, Purpose.MODEL_SCORES))
     np.testing.assert_allclose(found, expected, rtol=1e-4)
+    mean_of, scale = np.float32([3.0, 0.0, 1.0, -2.0, 0.5]), np.float32([0.01, 1.0, 10.0, 2.0, 0.5])
+    for direct in (False, True):
+        model = replace(MODEL, targets=Targets(jnp.asarray(mean_of), jnp.asarray(scale), direct))
+        expected = ((mean_of + scale * mean - LAYOUT.targets(ROWS, direct)) ** 2).mean(axis=1)
+        found = PARTS.scoring.model_errors(model, ROWS, key(0, Purpose.MODEL_SCORES))
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_scores_of_diverged_critics_stop_the_run_by_name():

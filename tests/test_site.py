@@ -16,7 +16,7 @@ from conftest import tiny_of
 
 from pdml import checkpoint, cli, settings
 from pdml import config as configs
-from pdml.config import METHODS, MODEL_BASED, change, defaults, leaves
+from pdml.config import BRANCHED, DOUBLE, METHODS, MODEL_BASED, change, defaults, leaves
 from pdml.look import FIGURES
 from pdml.runner import run
 
@@ -63,7 +63,7 @@ LEARNED_END = "progress.csv, with --termination learned"
 
 def explained(method, ending=False):
     """Return the columns of each file that docs/metrics.md says a method has."""
-    families = {"all": tuple(METHODS), "model-based": MODEL_BASED}
+    families = {"all": tuple(METHODS), "model-based": MODEL_BASED, "MBPO's family": BRANCHED, "double-horizon": DOUBLE}
     found = {}
     for file, text in sections((DOCS / "metrics.md").read_text()).items():
         rows = [(name, families.get(who) or names(who)) for cell, _, who in table(text) for name in names(cell)]

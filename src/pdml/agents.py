@@ -26,11 +26,25 @@ class Agent(NamedTuple):
     """The seam every agent fills; `state` is its record of all that changes while it learns."""
 
     init: Callable[[PRNGKeyArray], Any]
-    sample: Callable[[Mlp, Float[Array, "b obs"], PRNGKeyArray], Float[Array, "b action"]]
-    mode: Callable[[Mlp, Float[Array, "b obs"]], Float[Array, "b action"]]
-    improve: Callable[..., tuple[Any, Metrics, Float[Array, "updates b"] | None]]
+    sample: Callable[[Any, Float[Array, "b obs"], PRNGKeyArray], Float[Array, "b action"]]
+    mode: Callable[[Any, Float[Array, "b obs"]], Float[Array, "b action"]]
+    improve: Callable[..., tuple[Any, Metrics, Float[Array, "updates b"] | None]] | None
     """From the state, minibatches [updates, b, width], their importance [updates, b] (None: alike) and a key to the
-    state after, metrics, and a priority for each row (None: the agent has none)."""
+    state after, metrics, and a priority for each row (None: the agent has none). None: it learns by a lesson."""
+    head: Callable[[Any, Float[Array, "b obs"]], tuple[Float[Array, "b a"], Float[Array, "b a"]]] = gaussian
+    """Mean and log standard deviation of the policy before the tanh."""
+
+
+class Lesson(NamedTuple):
+    """The seam of agents that learn once a block."""
+
+    begin: Callable[[Any, Any], list[Any]]
+    """From agent and model to the agent as it begins a lesson, and its optimisers."""
+    teach: Callable[..., tuple[Any, Any, dict[str, float]]]
+    """From agent, model, imagined states, how to draw real states of a shape with a generator, the step, and for how
+    many steps updates are owed, to agent and imagined states after, and metrics."""
+    jitted: dict[str, Callable[..., Any]]
+    """The compiled functions inside `teach`, for measurements."""
 
 
 @pytree
@@ -139,7 +153,8 @@ def actor_critic(config: Config, layout: Layout, num_critics: int, critic_output
         actor_key, *critic_keys = jax.random.split(key, num_critics + 1)
         actor = init_xavier(actor_key, actor_sizes)
         critics = tuple(init_xavier(k, critic_sizes) for k in critic_keys)
-        log_alpha = jnp.log(jnp.asarray(1.0 if options.temperature is None else options.temperature, jnp.float32))
+        temperature = options.first_temperature if options.temperature is None else options.temperature
+        log_alpha = jnp.log(jnp.asarray(temperature, jnp.float32))
         return SACState(
             actor=actor,
             critics=critics,

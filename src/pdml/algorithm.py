@@ -15,15 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32
 
+from pdml.agents import Lesson
 from pdml.config import Config
 from pdml.diagnostics import Probes
 from pdml.envs import Episode, Step, advance
 from pdml.errors import Diverged
 from pdml.history import History
-from pdml.imagination import Imagined, empty, horizon, resize, sizes
-from pdml.methods import RECIPES, Recipe
+from pdml.imagination import Imagined, horizon, resize, sizes
+from pdml.methods import RECIPES, Recipe, World
 from pdml.mixing import Mixing
-from pdml.model import ModelState
 from pdml.randomness import Purpose, generator, key
 from pdml.replay import RealRows, Replay
 from pdml.sampling import Sampler
@@ -40,7 +40,7 @@ class BlockLog:
     """What a block has to report when it ends."""
 
     metrics: dict[str, float] = field(default_factory=dict)
-    """Of the weighting, the fit and the imagination that opened it."""
+    """Of the weighting, the fit and the imagination that opened it, or of the lesson that closed it."""
     shares: dict[str, list[float]] = field(default_factory=dict)
     """Of the weighting, one number a block of rows; see `pdml.weighting.by_block`."""
     sums: dict[str, float] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class TrainState:
     step: int
     """Real steps taken, warm-up included."""
     agent: Any
-    model: ModelState | None
+    model: Any
     imagined: Imagined | None
     """Model and imagined rows, unless the method is model-free."""
     mixing: Mixing
@@ -79,7 +79,7 @@ class TrainState:
     prior: int = 0
     """Rows that were handed in before the run; they are block 0 then, and the warm-up is block 1."""
     opened: int = -1
-    """The step at which the last block was opened: it is opened once, whoever asks again."""
+    """The step at which the model was last fitted, or -1: that happens once, whoever asks again."""
 
 
 class Parts(NamedTuple):
@@ -105,7 +105,7 @@ def _wired(config: Config, layout: Layout, known: Known) -> Parts:
 
 def jitted(config: Config, layout: Layout, recipe: Recipe) -> Parts:
     """Jit a recipe at its edge."""
-    imagined_rows = config.batch_size - real_rows(config, recipe)
+    world, imagined_rows = recipe.world, config.batch_size - real_rows(config, recipe)
 
     def act(actor: Any, obs: jax.Array, draw: jax.Array) -> jax.Array:
         return recipe.agent.sample(actor, obs[None], draw)[0]
@@ -124,13 +124,14 @@ def jitted(config: Config, layout: Layout, recipe: Recipe) -> Parts:
             if chosen is None:
                 chosen = jax.random.randint(row_draw, (config.updates_per_step, imagined_rows), 0, ring.size)
             batches = jnp.concatenate([batches, ring.rows[chosen]], axis=1)
+        assert recipe.agent.improve is not None
         return recipe.agent.improve(agent, batches, importance, update_draw)
 
     return Parts(
         recipe=recipe,
         act=jax.jit(act),
         improve=jax.jit(improve, donate_argnums=0),
-        imagine=None if recipe.world is None else jax.jit(recipe.world.imagine, donate_argnums=2),
+        imagine=None if world is None or world.imagine is None else jax.jit(world.imagine, donate_argnums=2),
         resize=jax.jit(resize, donate_argnums=0),
         scoring=scoring(config, layout),
     )
@@ -143,16 +144,17 @@ def real_rows(config: Config, recipe: Recipe) -> int:
 
 def init(config: Config, layout: Layout, parts: Parts, episode: Episode) -> TrainState:
     """Return the state before the first step (line 1), with the first episode just begun."""
-    agent, world = parts.recipe.agent.init(key(config.seed, Purpose.AGENT_INIT)), parts.recipe.world
-    estimate = estimator(config.mixture, layout.action_size, config.seed)
+    recipe, estimate = parts.recipe, estimator(config.mixture, layout.action_size, config.seed)
+    agent, world = recipe.agent.init(key(config.seed, Purpose.AGENT_INIT)), recipe.world
+    history = History(recipe.agent.head, agent.actor, layout, config.mixture.reservoir, config.seed, estimate)
     return TrainState(
         step=0,
         agent=agent,
         model=None if world is None else world.dynamics.init(key(config.seed, Purpose.MODEL_INIT)),
-        imagined=None if world is None else empty(config, layout),
-        mixing=parts.recipe.mixing(config, real_rows(config, parts.recipe)),
+        imagined=None if world is None else world.empty(),
+        mixing=recipe.mixing(config, real_rows(config, recipe)),
         replay=Replay(layout, config.replay_capacity),
-        history=History(agent.actor, layout.obs_size, config.mixture.reservoir, config.seed, estimate),
+        history=history,
         episode=episode,
         probes=Probes(layout.width),
     )
@@ -170,6 +172,7 @@ def train(
 
     A block is `model_every` steps of the policy, which goes on learning meanwhile, and ends with the snapshot that
     stands for it; the warm-up is a block of its own. As in MBPO, the G updates of lines 13-15 follow every real step.
+    Agents with a lesson do all their learning, lines 4-15, at the end of a block, which one policy has collected.
 
     Args:
         after_step: Called after every real step: logs, evaluates, saves.
@@ -178,31 +181,60 @@ def train(
         open_block(state, parts, config, clock)  # 4-12
         with clock("collect"):
             state.episode, taken = advance(env, config.seed, state.episode, act(state, parts, config))  # 3
-        absorb(state, taken, parts, config, clock)  # 13-15
+        absorb(state, taken, parts, config, clock)  # 13-15; with a lesson 4-15
         after_step(state)
     return state
 
 
 def open_block(state: TrainState, parts: Parts, config: Config, clock: Stopwatch) -> None:
     """At the first step of a block, fit the model to the current policy and imagine; line 8 minimises Eq. (7)."""
-    world, step, learned = parts.recipe.world, state.step, state.step - config.warmup_steps
-    if learned < 0 or learned % config.model_every != 0 or state.opened == step:
+    world, learned = parts.recipe.world, state.step - config.warmup_steps
+    if learned < 0 or learned % config.model_every != 0:
         return
-    state.log, state.opened = BlockLog(), step
+    if parts.recipe.lesson is not None:  # has been taught when the last block ended
+        state.log = BlockLog(state.log.metrics, state.log.shares)
+        return
+    if state.opened == state.step:
+        return
+    state.log, state.opened = BlockLog(), state.step
     if world is None:
         return
+    real, weights, fitted = _fit(state, world, parts, config, clock)  # 4-8
+    with clock("imagine"):
+        state.imagined, dreamed = _imagine(state, parts, config, real, weights, learned)  # 9-12
+    with clock("refine"):  # other methods than PDML
+        state.model, state.agent, refined = world.refine(
+            state.model, state.agent, state.imagined, real, fitted, state.step
+        )
+    state.log.metrics |= fitted | dreamed | refined
+
+
+def close_block(state: TrainState, parts: Parts, config: Config, clock: Stopwatch) -> None:
+    """After the last step of a block, fit the model and teach agents that have a lesson; the first makes up leeway."""
+    world, lesson, learned = parts.recipe.world, parts.recipe.lesson, state.step - config.warmup_steps
+    if world is None or lesson is None or learned < 0 or learned % config.model_every != 0:
+        return
+    state.opened = state.step
+    real, weights, fitted = _fit(state, world, parts, config, clock)  # 4-8
+    owed = config.model_every if learned else max(config.warmup_steps + state.prior, config.model_every)
+    with clock("improve"):
+        told = _teach(state, lesson, real, weights, owed)  # 9-15
+    state.log.metrics |= fitted | told
+
+
+def _fit(
+    state: TrainState, world: World, parts: Parts, config: Config, clock: Stopwatch
+) -> tuple[RealRows, Weights, dict[str, float]]:
+    """Take a snapshot of the policy, weigh the real rows by it and fit the model to them."""
     state.history.push(state.agent.actor)  # 4
     real = state.replay.stored()
     with clock("weigh"):
         weights = world.weighting(_context(real, state, parts, config))  # 5-6, Eq. (4)-(5)
     with clock("fit"):
-        state.model, fitted = world.dynamics.fit(state.model, real, weights.model, state.agent, step)  # 7-8
-    with clock("imagine"):
-        state.imagined, dreamed = _imagine(state, parts, config, real, weights, learned)  # 9-12
-    with clock("refine"):  # other methods than PDML
-        state.model, state.agent, refined = world.refine(state.model, state.agent, state.imagined, real, fitted, step)
-    state.log.metrics = weights.metrics | fitted | dreamed | refined
+        state.model, fitted = world.dynamics.fit(state.model, real, weights.model, state.agent, state.step)  # 7-8
+    state.log.metrics = dict(weights.metrics)
     state.log.shares = by_block(weights, real.block, len(real.block_sizes))
+    return real, weights, fitted
 
 
 def act(state: TrainState, parts: Parts, config: Config) -> np.ndarray:
@@ -215,12 +247,12 @@ def act(state: TrainState, parts: Parts, config: Config) -> np.ndarray:
 
 
 def absorb(state: TrainState, taken: Step, parts: Parts, config: Config, clock: Stopwatch) -> None:
-    """Store a real step with its block, and update the agent G times."""
+    """Store a real step with its block, and update the agent G times; a lesson comes when its block ends."""
     learned = state.step - config.warmup_steps
     terminated = taken.terminated or (config.time_limit_terminates and taken.finished is not None)
     block = (state.prior > 0) + (0 if learned < 0 else 1 + learned // config.model_every)
     state.replay.add(taken.obs, taken.action, taken.reward, taken.next_obs, terminated, block)
-    if learned >= 0 and _due(state, config):
+    if learned >= 0 and parts.recipe.lesson is None and _due(state, config):
         with clock("improve"):
             state.agent = _improve(state, parts, config)
     state.step += 1
@@ -228,6 +260,7 @@ def absorb(state: TrainState, taken: Step, parts: Parts, config: Config, clock: 
         state.log.finished.append(taken.finished)
         if learned >= 0:
             state.recent.append(taken.finished)
+    close_block(state, parts, config, clock)
 
 
 def add_prior(state: TrainState, rows: Float32[np.ndarray, "n width"]) -> None:
@@ -246,7 +279,7 @@ def _context(real: RealRows, state: TrainState, parts: Parts, config: Config) ->
         shifts=lambda: state.history.shifts(obs, state.replay.count),
         td_errors=lambda: parts.scoring.td_errors(state.agent, real.rows, td_draw),
         values=lambda: parts.scoring.values(state.agent, real.rows),
-        model_errors=lambda: parts.scoring.model_errors(cast(ModelState, state.model), real.rows, model_draw),
+        model_errors=lambda: parts.scoring.model_errors(state.model, real.rows, model_draw),
         random=lambda: generator(config.seed, Purpose.MISALIGN, state.step),
         leading=1 + (state.prior > 0),
     )
@@ -277,6 +310,17 @@ def _imagine(
         "imagined/dropped": float(stats.dropped),
         "imagined/size": float(ring.size),
     }
+
+
+def _teach(state: TrainState, lesson: Lesson, real: RealRows, weights: Weights, owed: int) -> dict[str, float]:
+    """Let the agent learn, for so many steps, from rollouts that begin in weighted real states."""
+    sampler, obs_size = Sampler(np.arange(len(real.rows)), weights.starts), state.replay.layout.obs_size
+
+    def starts(shape: tuple[int, int], drawn: np.random.Generator) -> np.ndarray:
+        return real.rows[sampler.draw(shape, drawn), :obs_size]
+
+    state.agent, state.imagined, told = lesson.teach(state.agent, state.model, state.imagined, starts, state.step, owed)
+    return told
 
 
 def _due(state: TrainState, config: Config) -> bool:

@@ -90,7 +90,7 @@ def _converge(run: Opened, file: Path, learned: int, fresh: int) -> Row:
     model = _restored(dynamics.init(key(0, Purpose.MODEL_INIT)), arrays, "model", file)
     replay = Replay(run.layout, run.config.replay_capacity)
     replay.restore(checkpoint.section(arrays, "replay."))
-    measure, real = diagnosis(run.layout), replay.stored()
+    measure, real = diagnosis(run.layout, dynamics.means), replay.stored()
     probe = run.fresh(state.actor, note["step"], fresh)
     before = measure.errors(model, probe.rows)
     alike = np.full(len(real.rows), 1.0 / len(real.rows))

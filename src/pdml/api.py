@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import gymnasium
 import jax
@@ -21,7 +21,6 @@ from pdml.envs import Episode, begin, follow, make_plain
 from pdml.errors import UserError, nearest
 from pdml.evaluation import EpisodeResult, evaluate
 from pdml.handed import Env, absent, describe, packed, problem_for, require_sizes, warn
-from pdml.model import ModelState, elite_means
 from pdml.policy import Policy, as_batch
 from pdml.problem import problem_of
 from pdml.progress import Watcher
@@ -81,13 +80,13 @@ class Model:
     def __init__(self, session: Session):
         self._session = session
         self._known, self._spaces = session.problem.known, session.problem.spaces
-        self._outputs = jax.jit(elite_means)
+        world = session.parts.recipe.world
+        assert world is not None
+        self._world, self._outputs = world, jax.jit(world.dynamics.means)
 
     def predict(self, obs: Any, action: Any) -> Prediction:
         """Predict one step or a batch of steps; actions are in the environment's own range."""
-        world = self._session.parts.recipe.world
-        assert world is not None
-        model = cast(ModelState, self._session.state.model)
+        model = self._session.state.model
         states = as_batch(obs, self._spaces.obs_size)
         actions = as_batch(action, len(self._spaces.low), "action")
         if len(states) != len(actions):
@@ -98,7 +97,7 @@ class Model:
         next_obs, reward = states + mean[:, 1:], mean[:, 0]
         if self._known.reward is not None:
             reward = np.asarray(self._known.reward(*map(jnp.asarray, (states, actions, next_obs))))
-        ended = np.asarray(world.ending(model, *map(jnp.asarray, (states, actions, next_obs)))) > 0.5
+        ended = np.asarray(self._world.ending(model, *map(jnp.asarray, (states, actions, next_obs)))) > 0.5
         shape = np.shape(obs)[:-1]
         spread = outputs[:, :, 1:].std(axis=0)
         return Prediction(

@@ -14,9 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pdml import standardised
+from pdml.agents import Lesson
 from pdml.algorithm import TrainState, init, train, wire
 from pdml.config import MODEL_FREE, change, defaults
 from pdml.diagnostics import DEPTH, KEPT_ROWS, WINDOWS, Probes, diagnosis
+from pdml.double import ring_rows
 from pdml.dynamics import FitRows, ensemble
 from pdml.envs import advance, begin, make_env
 from pdml.history import History
@@ -116,13 +119,16 @@ def _loop(method: str, rows: int, steps: int = 20) -> Callable[[], dict[str, flo
         for i in range(blocks):
             state.history.push(jax.tree.map(lambda leaf, i=i: leaf * (1.0 + 1e-3 * i), state.agent.actor))
     if state.imagined is not None:  # a full ring, as a run has after its first epoch
-        capacity = jnp.asarray(sizes(config, 1)[0], jnp.int32)
+        capacity = jnp.asarray(sizes(config, 1)[0] if parts.recipe.lesson is None else ring_rows(config), jnp.int32)
         state.imagined = replace(state.imagined, capacity=capacity, size=jnp.array(capacity, copy=True))
         state.mixing.imagined(state.imagined, int(capacity))
     state.step = config.warmup_steps + blocks * config.model_every
+    every_step = ("collect", "improve")
+    if parts.recipe.lesson is not None:  # which comes at the end of a block
+        every_step, steps = ("collect",), config.model_every
 
     def call() -> dict[str, float]:
-        clock, spent = Stopwatch(), {phase: [0.0] for phase in ("collect", "improve")}
+        clock, spent = Stopwatch(), {phase: [0.0] for phase in every_step}
 
         def after_step(state: TrainState) -> None:
             for phase, totals in spent.items():
@@ -173,6 +179,10 @@ def _phases() -> dict[str, tuple[float, Callable[[], int]]]:
         "values_100k": _score("values"),
         "model_errors_100k": _score("model_errors"),
         "diagnose_1000": _diagnose(),
+        "smooth_model_step": _smooth_model_step(),
+        "near_update": _near_update(alone=False),
+        "near_critic_update": _near_update(alone=True),
+        "far_rollout": _far_rollout(),
     }
 
 
@@ -245,6 +255,79 @@ def _imagine() -> tuple[float, Callable[[], int]]:
     return count * (actor + network) / 1e9, call
 
 
+def _double():
+    """Return what double-horizon learning on Hopper needs, and the FLOP of a row of actor, critic and network."""
+    config = defaults("Hopper-v5", "dhmbpo")
+    layout = spaces_of(config.env).layout
+    parts = wire(config, layout, by_rule(RULES["Hopper"]))
+    pair = layout.obs_size + layout.action_size
+    actor = products((layout.obs_size, *config.agent.hidden_sizes, 2 * layout.action_size))
+    critic = products((pair, *config.agent.hidden_sizes, 1))
+    network = products((pair, *config.dynamics.hidden_sizes, layout.obs_size + 1))
+    return config, layout, parts, (actor, critic, network)
+
+
+def _smooth_model_step() -> tuple[float, Callable[[], int]]:
+    config, layout, parts, (_, _, network) = _double()
+    dynamics, members = cast(World, parts.recipe.world).dynamics, config.dynamics.num_members
+    batches, rows, capacity = config.double.epoch_batches, config.dynamics.batch_size, 16_384
+    drawn = np.random.default_rng(0)
+    widths = (layout.obs_size + layout.action_size, layout.obs_size + 1, members)
+    data = standardised.FitRows(*(jnp.asarray(drawn.standard_normal((capacity, n), np.float32)) for n in widths))
+    data = data._replace(counted=jnp.abs(data.counted))
+    chosen = drawn.integers(capacity, size=(batches, rows), dtype=np.int32)
+    network_state = dynamics.init(key(0, Purpose.MODEL_INIT)).network
+    state = [(network_state, standardised.ADAM.init(network_state))]
+
+    def call() -> int:
+        settings = np.int32(batches), np.float32(config.double.reward_noise), key(0, Purpose.MODEL_ROWS)
+        state[0] = dynamics.jitted["train_epoch"](*state[0], data, chosen, *settings)
+        jax.block_until_ready(state[0])
+        return batches
+
+    return 3 * members * rows * network / 1e9, call
+
+
+def _near_update(*, alone: bool) -> tuple[float, Callable[[], int]]:
+    """Update everything, or the critics alone, from a full ring."""
+    config, _, parts, (actor, critic, network) = _double()
+    lesson, options, agent = cast(Lesson, parts.recipe.lesson), config.agent, parts.recipe.agent
+    steps, count = config.double.near, config.double.refresh
+    # The rollout forward: actor one step further than the model; a few target critics at its end; all critics at its
+    # beginning, forward and twice backward.
+    flop = (steps + 1) * actor + steps * network + (options.subset + 3 * options.num_critics) * critic
+    if not alone:  # back through the rollout: twice for the actor, once, for its inputs, through model and critics
+        flop += 2 * (steps + 1) * actor + steps * network + 2 * options.num_critics * critic
+    model = cast(World, parts.recipe.world).dynamics.init(key(0, Purpose.MODEL_INIT))
+    ring = cast(World, parts.recipe.world).empty()
+    ring = replace(ring, rows=jax.random.normal(jax.random.key(0), ring.rows.shape), size=ring.capacity)
+    state = [lesson.begin(agent.init(key(0, Purpose.AGENT_INIT)), model)]
+    update = lesson.jitted["critics_alone" if alone else "everything"]
+
+    def call() -> int:
+        *state[0], metrics = update(*state[0], model, ring, np.int32(count), key(0, Purpose.IMPROVE))
+        jax.block_until_ready(metrics)
+        return count
+
+    return config.batch_size * flop / 1e9, call
+
+
+def _far_rollout() -> tuple[float, Callable[[], int]]:
+    config, layout, parts, (actor, _, network) = _double()
+    lesson, batch = cast(Lesson, parts.recipe.lesson), config.batch_size
+    model = cast(World, parts.recipe.world).dynamics.init(key(0, Purpose.MODEL_INIT))
+    policy = parts.recipe.agent.init(key(0, Purpose.AGENT_INIT)).actor
+    starts = jnp.ones((1, batch, layout.obs_size))
+    held = [cast(World, parts.recipe.world).empty()]
+
+    def call() -> int:
+        held[0], stats = lesson.jitted["far"](policy, model, held[0], starts, np.int32(1), key(0, Purpose.IMAGINE))
+        jax.block_until_ready((held[0].rows, stats))
+        return 1
+
+    return batch * config.double.far * (actor + network) / 1e9, call
+
+
 def _score(which: str, rows: int = 100_000) -> tuple[float, Callable[[], int]]:
     """Score real rows, as PER (TD errors), RECALL (values) and MaPER (TD and model errors) do once a block."""
     config, layout, parts, _ = _hopper()
@@ -293,7 +376,7 @@ def _reweight(policies: int, block: int = 250) -> tuple[float, Callable[[], int]
     actor = agent.init(key(0, Purpose.AGENT_INIT)).actor
     forward = products((layout.obs_size, *config.agent.hidden_sizes, 2 * layout.action_size))
     reservoir = config.mixture.reservoir
-    history = History(actor, layout.obs_size, reservoir, 0, estimator(config.mixture, layout.action_size, 0))
+    history = History(agent.head, actor, layout, reservoir, 0, estimator(config.mixture, layout.action_size, 0))
     total = config.warmup_steps + policies * block
     obs = np.random.default_rng(0).standard_normal((total, layout.obs_size), np.float32)
     for i in range(policies - 1):

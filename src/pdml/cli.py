@@ -108,7 +108,7 @@ def _train_parser(parser: argparse.ArgumentParser, base: Config) -> None:
 
 def shown(value: Any) -> str:
     """Write a value as it is typed on the command line."""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and not isinstance(value, configs.ByTask):
         return ",".join(str(entry) for entry in value) or "none"
     if isinstance(value, bool):
         return str(value).lower()
@@ -297,7 +297,7 @@ def _list(options: argparse.Namespace) -> int:
     elif options.what == "figures":
         lines = [f"{name:12s} {text}" for name, text in FIGURES.items()]
     elif options.what == "presets":
-        lines = [f"{name:8s} {_changes(changes)}" for name, changes in PRESETS.items()]
+        lines = [f"{name:10s} {_changes(changes)}" for name, changes in PRESETS.items()]
     else:
         lines = [
             f"{name + '-' + version:21s} obs {task.obs_size:2d}  action {task.action_size:2d}  steps {task.budget:6d}"
@@ -315,7 +315,7 @@ def settings_table() -> list[str]:
     lines = ["| setting | default | allowed | what it is | methods |", "|---|---|---|---|---|"]
     for leaf in configs.leaves():
         allowed = ", ".join(leaf.choices) or leaf.within
-        readers = "model-based" if leaf.methods == configs.MODEL_BASED else ", ".join(leaf.methods) or "all"
+        readers = settings.group_of(leaf.methods).removeprefix("the ") or ", ".join(leaf.methods) or "all"
         default = shown(configs.get(base, leaf.name))
         lines.append(f"| `{leaf.name}` | {default} | {allowed} | {leaf.help} | {readers} |")
     return lines

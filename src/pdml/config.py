@@ -6,7 +6,7 @@ Nothing here imports JAX, so that `pdml --help` answers at once. A hyper-paramet
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple, get_type_hints
 
@@ -25,6 +25,8 @@ METHODS: dict[str, str] = {
     "maper-mbpo-model": "MaPER as the PDML paper words it: real rows weigh by temporal-difference and model error",
     "ampo": "AMPO [Shen et al. 2020]: the model's features are adapted from real to imagined inputs",
     "vagram": "VaGraM [Voelcker et al. 2022]: model errors weigh by the gradient of the value function",
+    "dhmbpo": "DHMBPO [Kubo et al. 2025]: far rollouts find the states, near differentiable ones teach the agent",
+    "pdml-dhmbpo": "DHMBPO whose model and far rollouts follow the current policy, by PDML's weights",
     "redq": "REDQ [Chen et al. 2021]: model-free, ten critics, random pairs in the target",
     "sac": "SAC [Haarnoja et al. 2018]: model-free, one update a step",
 }
@@ -32,10 +34,31 @@ METHODS: dict[str, str] = {
 
 MODEL_FREE = ("redq", "sac")
 MODEL_BASED = tuple(name for name in METHODS if name not in MODEL_FREE)
-PDML = ("pdml", "pdml-model-only", "pdml-starts-only")
+DOUBLE = ("dhmbpo", "pdml-dhmbpo")
+"""Learn once a block, through the model."""
+BRANCHED = tuple(name for name in MODEL_BASED if name not in DOUBLE)
+"""The family of MBPO: short branches, and updates after every step."""
+STEPWISE = tuple(name for name in METHODS if name not in DOUBLE)
+PDML = ("pdml", "pdml-model-only", "pdml-starts-only", "pdml-dhmbpo")
 MIXTURES = (*PDML, "decay-mbpo")
 PRIORITISED = ("per-mbpo", "maper-mbpo", "maper-mbpo-model")
 WEIGHTED = (*MIXTURES, "per-mbpo", "recall-mbpo", "maper-mbpo-model")
+
+_DOUBLE_CHANGES: dict[str, Any] = {
+    "model_every": 1000,
+    "updates_per_step": 1,
+    "agent.hidden_sizes": (256, 256, 256),
+    "agent.gamma": 0.995,
+    "agent.first_temperature": 0.1,
+    "agent.num_critics": 5,
+    "dynamics.num_members": 8,
+    "dynamics.hidden_sizes": (256, 256, 256),
+    "dynamics.weight_decay": (2.5e-4, 5e-4, 7.5e-4, 1e-3),
+    "dynamics.batch_size": 512,
+    "dynamics.holdout_max": 2048,
+    "dynamics.patience": 40,
+    "dynamics.max_epochs": 150,
+}
 
 METHOD_CHANGES: dict[str, dict[str, Any]] = {
     "pdml-model-only": {"weigh": "model"},
@@ -43,10 +66,23 @@ METHOD_CHANGES: dict[str, dict[str, Any]] = {
     "maper-mbpo": {"priority.exponent": 0.5, "priority.floor": 1e-9},
     "maper-mbpo-model": {"priority.exponent": 0.5, "priority.floor": 1e-9},
     "vagram": {"rollouts.deterministic": True},
+    "dhmbpo": _DOUBLE_CHANGES,
+    "pdml-dhmbpo": {**_DOUBLE_CHANGES, "mixture.rate": 0.08, "mixture.first_block": 2},
     "redq": {"updates_per_step": 20},
     "sac": {"updates_per_step": 1},
 }
 """What a method changes of the environment's defaults."""
+
+
+class ByTask(NamedTuple):
+    """A value that depends on the environment, and how it is written."""
+
+    text: str
+    of: Callable[[Task], Any]
+
+    def __str__(self) -> str:
+        return self.text
+
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -62,8 +98,18 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dynamics.holdout_max": 1_000_000_000,
         "time_limit_terminates": True,
     },
+    "published": {
+        "dynamics.batch_size": 2048,
+        "dynamics.holdout_max": 12_288,
+        "dynamics.patience": ByTask("50 ln(obs + 1)", lambda task: int(50 * math.log(task.obs_size + 1))),
+        "dynamics.max_epochs": ByTask("250 ln(obs + 1)", lambda task: int(250 * math.log(task.obs_size + 1))),
+        "double.judge_every": 1,
+    },
 }
 """Named sets of changes on top of the defaults of (method, environment); a method takes those that it reads."""
+
+PRESET_METHODS: dict[str, tuple[str, ...]] = {"released": STEPWISE, "published": DOUBLE}
+"""The methods that a preset is for, if not for all."""
 
 
 def option(
@@ -90,10 +136,13 @@ class AgentConfig:
     target_entropy: float = option(
         -1.0, "entropy, in nats (of the [-1, 1] action unless scaled), that a learned temperature keeps"
     )
-    scaled_log_prob: bool = option(False, "count log-probabilities in the environment's own action units")
-    num_critics: int = option(10, "critics", "[1, inf)", methods=("redq",))
+    first_temperature: float = option(1.0, "where a learned temperature begins", "(0, inf)")
+    scaled_log_prob: bool = option(
+        False, "count log-probabilities in the environment's own action units", methods=STEPWISE
+    )
+    num_critics: int = option(10, "critics", "[1, inf)", methods=("redq", *DOUBLE))
     subset: int = option(
-        2, "target critics, drawn anew at each update, whose least value counts", "[1, inf)", (), ("redq",)
+        2, "target critics, drawn anew at each update, whose least value counts", "[1, inf)", (), ("redq", *DOUBLE)
     )
 
 
@@ -102,27 +151,45 @@ class DynamicsConfig:
     """The ensemble of probabilistic networks."""
 
     num_members: int = option(7, "networks in the ensemble", "[1, inf)")
-    num_elites: int = option(5, "best networks on the holdout; only they imagine", "[1, inf)")
+    num_elites: int = option(5, "best networks on the holdout; only they imagine", "[1, inf)", (), BRANCHED)
     hidden_sizes: tuple[int, ...] = option((200, 200, 200, 200), "width of each hidden layer", "[1, inf)")
     learning_rate: float = option(1e-3, "Adam's step size", "(0, inf)")
     weight_decay: tuple[float, ...] = option(
-        (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4), "L2 penalty of each layer's weights, first to output", "[0, inf)"
+        (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4),
+        "penalty of each layer's weights, first to output; double-horizon: decay",
+        "[0, inf)",
     )
-    batch_size: int = option(256, "rows a minibatch, drawn for each network by itself", "[1, inf)")
+    batch_size: int = option(256, "rows a minibatch", "[1, inf)")
     train_bounds: bool = option(
         True,
         "train the soft bounds of the log-variance; false keeps them at 0.5 and -10",
-        methods=tuple(name for name in MODEL_BASED if name != "vagram"),
+        methods=tuple(name for name in BRANCHED if name != "vagram"),
     )
-    restore_best: bool = option(True, "end a fit with each network's best weights; false: with its last")
-    holdout: str = option("fresh", "fresh: split anew at each fit; fixed: label rows once", choices=("fresh", "fixed"))
+    target_norm: str = option(
+        "none",
+        "none: predict [reward, change of state] as it is; delta: standardised; direct: [reward, next state], "
+        "standardised; the bounds of the log-variance are in these units",
+        choices=("none", "delta", "direct"),
+        methods=tuple(name for name in BRANCHED if name != "vagram"),
+    )
+    restore_best: bool = option(
+        True, "end a fit with each network's best weights; false: with its last", methods=BRANCHED
+    )
+    holdout: str = option(
+        "fresh", "fresh: split anew at each fit; fixed: label rows once", "", ("fresh", "fixed"), BRANCHED
+    )
     holdout_weights: str = option(
-        "uniform", "how held-out rows count in the error that stops a fit", "", ("uniform", "weighted"), WEIGHTED
+        "uniform",
+        "how held-out rows count in the error that stops a fit",
+        choices=("uniform", "weighted"),
+        methods=tuple(name for name in WEIGHTED if name not in DOUBLE),
     )
-    holdout_ratio: float = option(0.2, "share of rows held out for early stopping and elites", "(0, 1)")
+    holdout_ratio: float = option(0.2, "share of rows held out, for early stopping and to choose elites", "(0, 1)")
     holdout_max: int = option(5000, "largest holdout, in rows", "[1, inf)")
-    improvement: float = option(0.01, "relative gain on the holdout that counts as an improvement", "[0, 1)")
-    patience: int = option(5, "epochs without improvement of any network before the fit stops", "[0, inf)")
+    improvement: float = option(
+        0.01, "relative gain on the holdout that counts as an improvement", "[0, 1)", (), BRANCHED
+    )
+    patience: int = option(5, "epochs without improvement before the fit stops", "[0, inf)")
     max_epochs: int = option(200, "cap on the epochs of one fit; `model/capped` logs when it binds", "[1, inf)")
 
 
@@ -203,6 +270,32 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True)
+class DoubleConfig:
+    """Double-horizon learning."""
+
+    far: int = option(20, "steps of a far rollout, whose states near ones begin in", "[1, inf)")
+    near: int = option(5, "steps of a near rollout, which is differentiated", "[1, inf)")
+    refresh: int = option(20, "updates between two far rollouts", "[1, inf)")
+    retain: int = option(10, "far rollouts whose states are kept", "[1, inf)")
+    clear: bool = option(False, "drop the states of the last model when a new one is fitted")
+    critic_share: float = option(0.25, "updates of the critics alone after a fit, as a share of a block", "[0, inf)")
+    critic_dropout: float = option(1e-3, "share of a critic's hidden units left out when it learns", "[0, 1)")
+    bound_quantile: float = option(0.01, "quantile of soft rewards at either end that bounds values", "(0, 0.5)")
+    bound_rate: float = option(3e-4, "share of newly seen bounds that is taken over at each update", "(0, 1]")
+    dropout: tuple[float, ...] = option(
+        (0.0075, 0.005, 0.0025), "share of the model's units left out, of each hidden layer", "[0, 1)"
+    )
+    noise_decay: float = option(1e-2, "decoupled decay of the model's log-noise", "[0, inf)")
+    reward_noise: float = option(1e-3, "noise added to reward targets, in the reward's own units", "[0, inf)")
+    epoch_batches: int = option(
+        6, "most minibatches of an epoch, of which there are fewer while rows are few", "[1, inf)"
+    )
+    judge_every: int = option(2, "epochs between two looks at the holdout", "[1, inf)")
+    significance: float = option(0.1, "chance below which a gain on the holdout is no accident", "(0, 1)")
+    first_factor: int = option(5, "times the patience and the epochs that the first fit has", "[1, inf)")
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything that decides what a run computes."""
 
@@ -213,18 +306,20 @@ class Config:
     seed: int = option(0, "seed of everything random", "[0, 4294967295]")
     warmup_steps: int = option(5000, "first steps: uniform actions, nothing is learned", "[2, inf)")
     model_every: int = option(250, "real steps a block: between two fits, and between two rows of progress", "[1, inf)")
-    epoch_steps: int = option(1000, "real steps an epoch, the unit of schedules", "[1, inf)", (), MODEL_BASED)
+    epoch_steps: int = option(1000, "real steps an epoch, the unit of schedules", "[1, inf)", (), BRANCHED)
     updates_per_step: int = option(20, "agent updates a real step", "[1, inf)")
     throttle: float = option(
         0.0,
         "skip updates while those of the epoch exceed this many a step after warm-up, as mbpo_pytorch with 5; 0: never",
         "[0, inf)",
-        methods=MODEL_BASED,
+        methods=BRANCHED,
     )
     batch_size: int = option(256, "rows an agent update", "[2, inf)")
-    real_ratio: float = option(0.05, "share of real rows in an agent update", "[0, 1)", (), MODEL_BASED)
+    real_ratio: float = option(0.05, "share of real rows in an agent update", "[0, 1)", (), BRANCHED)
     replay_capacity: int = option(1_000_000, "real rows kept", "[1, inf)")
-    time_limit_terminates: bool = option(False, "store the end by a time limit as a terminal one, without bootstrap")
+    time_limit_terminates: bool = option(
+        False, "store the end by a time limit as a terminal one, without bootstrap", methods=STEPWISE
+    )
     weigh: str = option(
         "both",
         "what the weights are used for: minibatches of the model, starts of branches",
@@ -258,7 +353,8 @@ class Config:
     priority: PriorityConfig = PriorityConfig()
     ampo: AmpoConfig = field(default=AmpoConfig(), metadata={"methods": ("ampo",)})
     vagram: VagramConfig = field(default=VagramConfig(), metadata={"methods": ("vagram",)})
-    rollouts: RolloutConfig = field(default=RolloutConfig(), metadata={"methods": MODEL_BASED})
+    rollouts: RolloutConfig = field(default=RolloutConfig(), metadata={"methods": BRANCHED})
+    double: DoubleConfig = field(default=DoubleConfig(), metadata={"methods": DOUBLE})
 
     @property
     def log_action_scale(self) -> float:
@@ -299,6 +395,8 @@ def defaults(env: str, method: str = "pdml", preset: str = "paper", task: Task |
     for name, value, table in (("method", method, METHODS), ("preset", preset, PRESETS)):
         if not isinstance(value, str) or value not in table:
             raise UserError(f"{name} = '{value}': unknown{nearest(value, table)}; allowed: {', '.join(table)}")
+    if method not in PRESET_METHODS.get(preset, METHODS):
+        raise UserError(f"preset = '{preset}': is for {', '.join(PRESET_METHODS[preset])}; method is '{method}'")
     task = task or find_task(env)
     config = Config(
         env=env,
@@ -309,13 +407,14 @@ def defaults(env: str, method: str = "pdml", preset: str = "paper", task: Task |
         updates_per_step=task.updates_per_step,
         termination=task.termination,
         max_episode_steps=task.max_episode_steps,
-        agent=AgentConfig(target_entropy=task.target_entropy),
+        agent=AgentConfig(target_entropy=-float(task.action_size) if method in DOUBLE else task.target_entropy),
         ampo=AmpoConfig(**dataclasses.asdict(task.adaptation)),
         rollouts=RolloutConfig(batch=task.rollout_batch, **dataclasses.asdict(task.horizon)),
     )
     config = change(config, METHOD_CHANGES.get(method, {}))
     readers = {leaf.name: leaf.methods for leaf in leaves()}
-    return change(config, {k: v for k, v in PRESETS[preset].items() if not readers[k] or method in readers[k]})
+    changes = {k: v.of(task) if isinstance(v, ByTask) else v for k, v in PRESETS[preset].items()}
+    return change(config, {k: v for k, v in changes.items() if not readers[k] or method in readers[k]})
 
 
 def rebase(config: Config, method: str) -> Config:

@@ -6,7 +6,7 @@ without the reward, with the mean squared error beside it.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import jax
@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Float32, Int
 
 from pdml.chunks import in_chunks
-from pdml.model import ModelState, elite_mean
+from pdml.model import elite_means
 from pdml.randomness import Purpose, env_seed, generator, key
 from pdml.transition import Layout
 
@@ -27,6 +27,9 @@ DEPTH = 20
 
 KEPT_ROWS = 20_000
 """Fresh steps of past policies that are kept, uniform over all, to measure the overall error on."""
+
+
+Means = Callable[[Any, Float[Array, "b obs"], Float[Array, "b a"]], Float[Array, "networks b outputs"]]
 
 
 class Probe(NamedTuple):
@@ -78,35 +81,43 @@ class Diagnosis(NamedTuple):
 
     collect: Callable[[gymnasium.Env, Callable[..., Array], int, int, int], Probe]
     """From environment, policy (obs, key) -> action, seed, step and the number of steps."""
-    errors: Callable[[ModelState, Float32[np.ndarray, "n width"]], Errors]
-    compounding: Callable[[ModelState, Probe], Float[np.ndarray, " depth"]]
+    errors: Callable[[Any, Float32[np.ndarray, "n width"]], Errors]
+    compounding: Callable[[Any, Probe], Float[np.ndarray, " depth"]]
 
 
-def diagnosis(layout: Layout) -> Diagnosis:
-    """Build the measurements; each is compiled once."""
+def diagnosis(layout: Layout, means: Means = elite_means) -> Diagnosis:
+    """Build the measurements; each is compiled once.
 
-    def differences(model: ModelState, rows: Float[Array, "b width"]) -> Float[Array, "b obs"]:
+    Args:
+        means: Of the networks that imagine; see `pdml.dynamics.Dynamics`.
+    """
+
+    def expected(model: Any, obs: Float[Array, "b obs"], action: Float[Array, "b a"]) -> Float[Array, "b obs"]:
+        """Return the next state by the mean of the networks' means."""
+        return obs + means(model, obs, action)[:, :, 1:].mean(axis=0)
+
+    def differences(model: Any, rows: Float[Array, "b width"]) -> Float[Array, "b obs"]:
         batch = layout.unpack(rows)
-        return elite_mean(model, batch.obs, batch.action) - batch.next_obs
+        return expected(model, batch.obs, batch.action) - batch.next_obs
 
     def along(
-        model: ModelState, obs: Float[Array, "w obs"], actions: Float[Array, "depth w a"]
+        model: Any, obs: Float[Array, "w obs"], actions: Float[Array, "depth w a"]
     ) -> Float[Array, "depth w obs"]:
         """Follow given actions in the model."""
 
         def step(state: Array, action: Array) -> tuple[Array, Array]:
-            state = elite_mean(model, state, action)
+            state = expected(model, state, action)
             return state, state
 
         return jax.lax.scan(step, obs, actions)[1]
 
     measured, followed = jax.jit(differences), jax.jit(along)
 
-    def errors(model: ModelState, rows: Float32[np.ndarray, "n width"]) -> Errors:
+    def errors(model: Any, rows: Float32[np.ndarray, "n width"]) -> Errors:
         difference = in_chunks(lambda part, i: measured(model, part), rows, 1024).astype(np.float64)
         return Errors(float(np.linalg.norm(difference, axis=1).mean()), float(np.square(difference).mean()))
 
-    def compounding(model: ModelState, probe: Probe) -> Float[np.ndarray, " depth"]:
+    def compounding(model: Any, probe: Probe) -> Float[np.ndarray, " depth"]:
         """Return the mean length of the difference after 1, 2, ... steps of the same actions from the same state.
 
         At each depth over the windows whose episode lasts so long; not a number where none does.

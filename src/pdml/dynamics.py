@@ -12,14 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Float64, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Float32, Float64, Int, PRNGKeyArray
 
 from pdml import interrupt
 from pdml.config import Config, DynamicsConfig
 from pdml.descent import descend
+from pdml.diagnostics import Means
 from pdml.errors import Diverged
 from pdml.losses import Loss
-from pdml.model import Bounds, ModelState, Network, Normaliser, apply_members
+from pdml.model import Bounds, ModelState, Network, Normaliser, Targets, apply_members, elite_means
 from pdml.nets import Mlp, init_truncated
 from pdml.randomness import Purpose, generator
 from pdml.replay import RealRows
@@ -30,14 +31,19 @@ from pdml.tree import copy
 BATCHES_A_CALL = 250
 """Minibatches between two looks at whether the run was asked to stop."""
 
+LEAST_SCALE = 1e-4
+"""Of what is standardised: what never changes must not be divided by zero."""
+
 
 class Dynamics(NamedTuple):
     """The part: how a model begins, and how it is fitted to real rows."""
 
-    init: Callable[[PRNGKeyArray], ModelState]
-    fit: Callable[..., tuple[ModelState, dict[str, float]]]
+    init: Callable[[PRNGKeyArray], Any]
+    fit: Callable[..., tuple[Any, dict[str, float]]]
     jitted: dict[str, Callable[..., Any]]
     """The compiled functions inside `fit`, for measurements."""
+    means: Means
+    """From model, states and actions: reward and change of state by the mean of each network that imagines."""
 
 
 def ensemble(config: Config, layout: Layout, loss: Loss) -> Dynamics:
@@ -57,7 +63,9 @@ def ensemble(config: Config, layout: Layout, loss: Loss) -> Dynamics:
         network = Network(members, bounds)
         normaliser = Normaliser(jnp.zeros((inputs,)), jnp.ones((inputs,)))
         elites = jnp.arange(options.num_elites, dtype=jnp.int32)
-        return ModelState(network, adam.init(cast(Any, network)), normaliser, elites, ())
+        blank = Targets(jnp.zeros((outputs,)), jnp.ones((outputs,)), options.target_norm == "direct")
+        targets = None if options.target_norm == "none" else blank
+        return ModelState(network, adam.init(cast(Any, network)), normaliser, elites, (), targets=targets)
 
     train_epoch = jax.jit(make_train_epoch(loss, adam), donate_argnums=(0, 1))
     holdout_error = jax.jit(make_holdout_error(options, loss))
@@ -68,10 +76,11 @@ def ensemble(config: Config, layout: Layout, loss: Loss) -> Dynamics:
     ) -> tuple[ModelState, dict[str, float]]:
         """Train until no member has improved by 1 % for more than `patience` epochs (lines 7-8).
 
-        The network is warm-started, the inputs' normaliser is refitted, each member's best weights are restored and
-        the elites are those with the least error on the holdout. `state` is consumed; the agent is only looked at.
+        The network is warm-started, the inputs' normaliser (and the targets', if any) is refitted, each member's best
+        weights are restored and the elites are those with the least error on the holdout. `state` is consumed; the
+        agent is only looked at.
         """
-        data, normaliser = prepare(real, weights, loss.carry(real, agent, step), options, layout, seed, step)
+        data, normaliser, targets = prepare(real, weights, loss.carry(real, agent, step), options, layout, seed, step)
         network, opt = state.network, state.opt
         best = copy(network.members)
         best_error = error = np.full(options.num_members, np.inf, np.float32)
@@ -99,15 +108,18 @@ def ensemble(config: Config, layout: Layout, loss: Loss) -> Dynamics:
             "model/batches": float(epoch * data.num_batches),
             "model/capped": float(waited <= options.patience),
         }
-        fitted = Network(best, network.bounds)
-        return replace(state, network=fitted, opt=opt, normaliser=normaliser, elites=jnp.asarray(elites)), metrics
+        fitted = replace(state, network=Network(best, network.bounds), opt=opt, normaliser=normaliser, targets=targets)
+        return replace(fitted, elites=jnp.asarray(elites)), metrics
 
     jitted = {"train_epoch": train_epoch, "holdout_error": holdout_error, "keep_best": keep_best}
-    return Dynamics(jax.jit(init), fit, jitted)
+    return Dynamics(jax.jit(init), fit, jitted, elite_means)
 
 
 class FitRows(NamedTuple):
-    """Columns of the rows of a fit: standardised inputs, targets, and what the loss lets each row carry."""
+    """Columns of the rows of a fit: standardised inputs, targets, and what the loss lets each row carry.
+
+    The targets too are standardised, unless `target_norm` is none.
+    """
 
     x: Float[Array, "capacity inputs"]
     y: Float[Array, "capacity outputs"]
@@ -205,11 +217,12 @@ def prepare(
     layout: Layout,
     seed: int,
     step: int,
-) -> tuple[FitData, Normaliser]:
-    """Split the rows, standardise the inputs by the training rows, and set up the weighted sampler over these."""
+) -> tuple[FitData, Normaliser, Targets | None]:
+    """Split the rows, standardise by the training rows, all alike, and set up the weighted sampler over these."""
     training, holdout = split_rows(real, config, seed, step)
-    x, y = layout.inputs(real.rows), layout.targets(real.rows)
-    mean, scale = x[training].mean(axis=0, dtype=np.float64), x[training].std(axis=0, dtype=np.float64)
+    x = layout.inputs(real.rows)
+    y, targets = standardised_targets(real.rows, training, config, layout)
+    mean, scale = moments(x[training])
     scale = np.where(scale < 1e-12, 1.0, scale)
     capacity = capacity_of(len(x))
     num_batches = math.ceil(len(training) / config.batch_size)
@@ -222,17 +235,35 @@ def prepare(
 
     def minibatches(drawn: np.random.Generator) -> np.ndarray:
         rows = sampler.draw((num_batches, config.num_members, config.batch_size), drawn)
-        return _padded(rows.astype(np.int32), most_batches)
+        return padded(rows.astype(np.int32), most_batches)
 
     data = FitData(
-        rows=FitRows(*(jnp.asarray(_padded(column, capacity)) for column in ((x - mean) / scale, y, carried))),
-        holdout=jnp.asarray(_padded(holdout.astype(np.int32), most_holdout)),
-        share=jnp.asarray(_padded(_shares(weights[holdout], config), most_holdout)),
+        rows=FitRows(*(jnp.asarray(padded(column, capacity)) for column in ((x - mean) / scale, y, carried))),
+        holdout=jnp.asarray(padded(holdout.astype(np.int32), most_holdout)),
+        share=jnp.asarray(padded(_shares(weights[holdout], config), most_holdout)),
         num_holdout=len(holdout),
         num_batches=num_batches,
         minibatches=minibatches,
     )
-    return data, Normaliser(jnp.asarray(mean, jnp.float32), jnp.asarray(scale, jnp.float32))
+    return data, Normaliser(jnp.asarray(mean, jnp.float32), jnp.asarray(scale, jnp.float32)), targets
+
+
+def standardised_targets(
+    rows: Float32[np.ndarray, "n width"], training: Int[np.ndarray, " training"], config: DynamicsConfig, layout: Layout
+) -> tuple[Float[np.ndarray, "n outputs"], Targets | None]:
+    """Return what the networks are to predict of each row, and how `pdml.model.raw` brings it back to its own units."""
+    if config.target_norm == "none":
+        return layout.targets(rows), None
+    direct = config.target_norm == "direct"
+    y = layout.targets(rows, direct)
+    mean, scale = moments(y[training])
+    scale = np.maximum(scale, LEAST_SCALE)
+    return (y - mean) / scale, Targets(jnp.asarray(mean, jnp.float32), jnp.asarray(scale, jnp.float32), direct)
+
+
+def moments(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of each column."""
+    return columns.mean(axis=0, dtype=np.float64), columns.std(axis=0, dtype=np.float64)
 
 
 def _shares(weights: np.ndarray, config: DynamicsConfig) -> np.ndarray:
@@ -264,7 +295,7 @@ def split_rows(
     return np.flatnonzero(~held), np.sort(chosen)
 
 
-def _padded(array: np.ndarray, length: int) -> np.ndarray:
+def padded(array: np.ndarray, length: int) -> np.ndarray:
     """Return a fresh array of a fixed length, the rest zero; floats become float32."""
     dtype = np.float32 if np.issubdtype(array.dtype, np.floating) else array.dtype
     result = np.zeros((length, *array.shape[1:]), dtype)

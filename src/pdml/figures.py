@@ -2,6 +2,7 @@
 
 import csv
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -79,7 +80,7 @@ def save(kind_name: str, runs: Sequence[Run], out: Path, wishes: Wishes) -> tupl
 def write_rows(path: Path, rows: list[Row]) -> None:
     """Write rows as csv; numbers read back exactly, and what is not known is empty."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         for row in rows:
@@ -137,10 +138,11 @@ def _focus(axis: Axes, rows: list[Row]) -> None:
 
 
 def draw_curves(rows: list[Row]) -> Figure:
-    """Draw returns over steps; the paper's points are hollow, their bin a whisker to either side."""
+    """Draw returns over steps; published points are hollow, their bin a whisker to either side."""
     figure, (axis,) = _canvas(7.6)
     for curve, look in looks(_names(rows)).items():
-        ours, paper = _of(rows, curve=curve, source="runs"), _of(rows, curve=curve, source="paper")
+        ours = _of(rows, curve=curve, source="runs")
+        paper = [row for row in _of(rows, curve=curve) if row["source"] != "runs"]
         if ours:
             seeds = max(row["seeds"] for row in ours)
             _band(axis, ours, "step", look, f"{curve} ({seeds} seed{'s' if seeds > 1 else ''})")
@@ -159,7 +161,7 @@ def draw_curves(rows: list[Row]) -> Figure:
                 linewidth=1.0,
                 elinewidth=0.8,
                 ecolor=(look.color, 0.4),
-                label=f"{curve}, paper",
+                label=_paper_text(paper[0]),
             )
     axis.set_xlabel("real steps after warm-up")
     axis.set_ylabel("return")
@@ -169,6 +171,12 @@ def draw_curves(rows: list[Row]) -> Figure:
     _focus(axis, [row for row in rows if row["step"] <= tables.reach(rows)])
     figure.legend(loc="outside right upper", fontsize=8)
     return figure
+
+
+def _paper_text(row: Row) -> str:
+    """Name published points in the legend, with what a reader must know of them."""
+    note = row.get("note")
+    return textwrap.fill(f"{row['source']}: {note}", 34) if note else f"{row['curve']}, {row['source']}"
 
 
 def draw_errors(rows: list[Row]) -> Figure:
@@ -351,6 +359,7 @@ KINDS: dict[str, Kind] = {
     "tsne": Kind(lambda runs, _: tables.visitation(runs), draw_tsne),
     "ablation": Kind(lambda runs, _: tables.ablation(runs), draw_curves),
     "rates": Kind(lambda runs, _: tables.rates(runs), draw_curves),
+    "horizons": Kind(lambda runs, _: tables.horizons(runs), draw_curves),
     "time": Kind(lambda runs, _: tables.training_time(runs), draw_time),
     "thresholds": Kind(lambda runs, wishes: tables.steps_to_threshold(runs, wishes.threshold), draw_thresholds),
     "aggregate": Kind(lambda runs, wishes: tables.aggregates(runs, wishes.seed), draw_aggregates),

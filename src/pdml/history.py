@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32
 
-from pdml.nets import Mlp, gaussian
 from pdml.randomness import Purpose, generator
 from pdml.shifts import Estimator
+from pdml.transition import Layout
 
 EVALUATED_ROWS = 64
 """States a call of the actor. One compiled shape for all, so that recomputed outputs have the same bits."""
@@ -24,12 +24,16 @@ COMPARED_POLICIES = 16
 """Snapshots a call of the divergence."""
 
 
+Head = Callable[[Any, Float[Array, "rows obs"]], tuple[Float[Array, "rows a"], Float[Array, "rows a"]]]
+"""From an actor and states to mean and log standard deviation before the tanh."""
+
+
 @lru_cache(maxsize=4)
-def _evaluator(form: "Form") -> Callable[..., Array]:
+def _evaluator(head: Head, form: "Form") -> Callable[..., Array]:
     """Return the compiled function from a flat actor and states to mean and log standard deviation side by side."""
 
     def evaluate(flat: Float[Array, " parameters"], obs: Float[Array, "rows obs"]) -> Float[Array, "rows two_a"]:
-        return jnp.concatenate(gaussian(restored(form, flat), obs), axis=-1)
+        return jnp.concatenate(head(restored(form, flat), obs), axis=-1)
 
     return jax.jit(evaluate)
 
@@ -42,23 +46,23 @@ class History:
     the few states that were replaced.
     """
 
-    def __init__(self, actor: Mlp, obs_size: int, reservoir: int, seed: int, estimate: Estimator):
-        self._evaluate = _evaluator(form_of(actor))
+    def __init__(self, head: Head, actor: Any, layout: Layout, reservoir: int, seed: int, estimate: Estimator):
+        self._evaluate = _evaluator(head, form_of(actor))
         self._shift = jax.jit(estimate)
         self._seed = seed
         self.count = 0
         self._snapshots = np.zeros((1, len(flatten(actor))), np.float32)
-        self._states = np.zeros((reservoir, obs_size), np.float32)
+        self._states = np.zeros((reservoir, layout.obs_size), np.float32)
         self._offered = 0
         """States offered to the reservoir."""
         self._collected = 0
         """States collected when the last were offered; more than offered where a small replay lost some before."""
-        self._outputs = np.zeros((1, reservoir, actor[-1].b.shape[0]), np.float32)
+        self._outputs = np.zeros((1, reservoir, 2 * layout.action_size), np.float32)
         """Kept outputs, [snapshot, state, mean and log standard deviation]."""
         self._num_outputs = 0
         """Snapshots whose outputs are kept."""
 
-    def push(self, actor: Mlp) -> None:
+    def push(self, actor: Any) -> None:
         """Append a copy of the current actor (line 4)."""
         self._snapshots = _grown(self._snapshots, self.count + 1)
         self._snapshots[self.count] = flatten(actor)
@@ -151,18 +155,18 @@ class Form(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
 
 
-def form_of(actor: Mlp) -> Form:
+def form_of(actor: Any) -> Form:
     """Return the form of actors like this one."""
     leaves, structure = jax.tree.flatten(actor)
     return Form(structure, tuple(leaf.shape for leaf in leaves))
 
 
-def flatten(actor: Mlp) -> Float32[np.ndarray, " parameters"]:
+def flatten(actor: Any) -> Float32[np.ndarray, " parameters"]:
     """Lay an actor's parameters in one vector."""
     return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(actor)])
 
 
-def restored(form: Form, flat: Float[Array | np.ndarray, " parameters"]) -> Mlp:
+def restored(form: Form, flat: Float[Array | np.ndarray, " parameters"]) -> Any:
     """Take an actor's parameters out of the vector again."""
     parts = jnp.split(flat, np.cumsum([math.prod(shape) for shape in form.shapes])[:-1].tolist())
     return jax.tree.unflatten(

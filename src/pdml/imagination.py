@@ -5,7 +5,7 @@ Lines 9-12 of Algorithm 2.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from pdml.tree import pytree
 Policy = Callable[[Mlp, Float[Array, "b obs"], PRNGKeyArray], Float[Array, "b action"]]
 
 
-Ending = Callable[[ModelState, Array, Array, Array], Float[Array, " b"]]
+Ending = Callable[[Any, Array, Array, Array], Float[Array, " b"]]
 """From the model, observations, actions and next observations: how likely each step ends an episode by itself."""
 
 

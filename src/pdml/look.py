@@ -4,14 +4,15 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 FIGURES: dict[str, str] = {
-    "curves": "returns over steps: mean over seeds with 95 % interval, and the paper's points",
+    "curves": "returns over steps: mean over seeds with 95 % interval, and published points",
     "errors": "the model's error on fresh steps of the current policy and of all so far (--diagnose)",
     "compounding": "the model's error over the depth of a rollout (--diagnose), at steps --at",
     "weights": "what historical policies weigh, at steps --at, and the paper's plot of it",
     "heatmap": "what every block weighs, policy by step, for a whole run",
     "tsne": "where policies went, in the plane (after pdml analyse tsne)",
-    "ablation": "PDML's weights used for both, for the model, for the starts, for nothing",
-    "rates": "PDML by mixture.rate",
+    "ablation": "PDML's weights, on MBPO or DHMBPO, used for both, for the model, for the starts, for nothing",
+    "rates": "PDML, on MBPO or DHMBPO, by mixture.rate",
+    "horizons": "DHMBPO, with PDML's weights or without, by double.far and double.near",
     "time": "training time, beside MBPO's and the paper's",
     "thresholds": "steps to a return, seed by seed",
     "aggregate": "interquartile mean, optimality gap, probability of improvement over tasks",
@@ -42,6 +43,8 @@ METHOD_LOOKS: dict[str, Look] = {
     "maper-mbpo-model": Look(PURPLE, DOTTED),
     "ampo": Look(GREEN, SOLID),
     "vagram": Look(PURPLE, SOLID),
+    "dhmbpo": Look(RED, DASHED),
+    "pdml-dhmbpo": Look(BLACK, DASHED),
     "redq": Look(RED, SOLID),
     "sac": Look(BLACK, SOLID),
 }

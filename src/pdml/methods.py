@@ -8,13 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from pdml import adaptation, agents, ending, losses, maper, mixing, weighting
+from pdml import adaptation, agents, double, ending, losses, maper, mixing, weighting
 from pdml.config import Config
 from pdml.dynamics import Dynamics, ensemble
-from pdml.imagination import Ending, Imagined, branched
+from pdml.horizons import Knowledge
+from pdml.imagination import Ending, Imagined, branched, empty
 from pdml.model import ModelState
 from pdml.randomness import Purpose, key
 from pdml.replay import RealRows
+from pdml.standardised import standardised
 from pdml.termination import Known
 from pdml.transition import Layout
 
@@ -30,7 +32,9 @@ class World(NamedTuple):
     weighting: weighting.Weighting
     dynamics: Dynamics
     ending: Ending
-    imagine: Callable[..., tuple]
+    empty: Callable[[], Imagined]
+    imagine: Callable[..., tuple] | None
+    """None: the agent's lesson imagines."""
     refine: Refine
 
 
@@ -41,6 +45,8 @@ class Recipe(NamedTuple):
     mixing: Callable[[Config, int], mixing.Mixing]
     """From the configuration and the number of real rows in a minibatch."""
     agent: agents.Agent
+    lesson: agents.Lesson | None = None
+    """How the agent learns where it does so once a block; None: it learns after every step."""
 
 
 def nothing(model: ModelState, agent: Any, ring: Imagined, real: RealRows, fitted: dict[str, float], step: int):
@@ -68,7 +74,7 @@ def with_ends(config: Config, layout: Layout, dynamics: Dynamics, known: Known) 
     def ends(model: ModelState, obs: Array, action: Array, next_obs: Array) -> Array:
         return part.probability(model.ending, obs, action, next_obs)
 
-    return Dynamics(init, fit, dynamics.jitted), ends
+    return dynamics._replace(init=init, fit=fit), ends
 
 
 def mbpo(
@@ -90,6 +96,7 @@ def mbpo(
         weighting=weighting.applied_to(weigh or weighting.uniform(), config.weigh),
         dynamics=dynamics,
         ending=ends,
+        empty=lambda: empty(config, layout),
         imagine=branched(config, layout, agent.sample, ends, known.reward),
         refine=refine,
     )
@@ -141,6 +148,26 @@ def vagram(config: Config, layout: Layout, known: Known) -> Recipe:
     return mbpo(config, layout, known, dynamics=ensemble(config, layout, losses.vagram(config, layout)))
 
 
+def dhmbpo(config: Config, layout: Layout, known: Known, *, weigh: weighting.Weighting | None = None) -> Recipe:
+    """DHMBPO [Kubo et al. 2025]: far rollouts find the states, near differentiable ones teach critics and actor."""
+    dynamics, ends = with_ends(config, layout, standardised(config, layout), known)
+    world = World(
+        weighting=weighting.applied_to(weigh or weighting.uniform(), config.weigh),
+        dynamics=dynamics,
+        ending=ends,
+        empty=lambda: double.empty(config, layout),
+        imagine=None,
+        refine=nothing,
+    )
+    lesson = double.lesson(config, layout, Knowledge(ends, known.reward))
+    return Recipe(world, mixing.Uniform, double.double_agent(config, layout), lesson)
+
+
+def pdml_dhmbpo(config: Config, layout: Layout, known: Known) -> Recipe:
+    """DHMBPO whose model and far rollouts follow the current policy, as PDML's."""
+    return dhmbpo(config, layout, known, weigh=weighting.policy_mixture(config.mixture))
+
+
 def redq(config: Config, layout: Layout, known: Known) -> Recipe:
     """REDQ [Chen et al. 2021]."""
     return Recipe(None, mixing.Uniform, agents.redq(config, layout))
@@ -163,6 +190,8 @@ RECIPES: dict[str, Callable[[Config, Layout, Known], Recipe]] = {
     "maper-mbpo-model": maper_mbpo_model,
     "ampo": ampo,
     "vagram": vagram,
+    "dhmbpo": dhmbpo,
+    "pdml-dhmbpo": pdml_dhmbpo,
     "redq": redq,
     "sac": sac,
 }

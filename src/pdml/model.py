@@ -4,6 +4,7 @@
 XLA's batched product is slower on a CPU. `apply_members` is the one place that knows. `pdml.dynamics` fits it.
 """
 
+from dataclasses import field
 from typing import Any
 
 import jax
@@ -40,6 +41,16 @@ class Normaliser:
 
 
 @pytree
+class Targets:
+    """Mean and scale of what the networks predict over the training rows of the last fit."""
+
+    mean: Float[Array, " outputs"]
+    scale: Float[Array, " outputs"]
+    direct: bool = field(metadata={"static": True})
+    """Whether they predict the next state instead of its change."""
+
+
+@pytree
 class ModelState:
     """All of the model that changes while it learns."""
 
@@ -51,6 +62,8 @@ class ModelState:
     """What `pdml.adaptation` keeps from block to block; empty without it."""
     ending: Any = ()
     """What `pdml.ending` keeps where the end of episodes is learned; empty where it is known."""
+    targets: Targets | None = None
+    """None: the networks predict [reward, change of state] as it is."""
 
 
 def apply_members(
@@ -73,6 +86,15 @@ def split_output(
 def normalise(normaliser: Normaliser, x: Float[Array, "b inputs"]) -> Float[Array, "b inputs"]:
     """Standardise inputs."""
     return (x - normaliser.mean[None]) / normaliser.scale[None]
+
+
+def raw(model: ModelState, obs: Float[Array, "b obs"], outputs: Float[Array, "b outputs"]) -> Float[Array, "b outputs"]:
+    """Return [reward, change of state] in their own units, from means or samples of a network in these states."""
+    targets = model.targets
+    if targets is None:
+        return outputs
+    outputs = targets.mean[None] + targets.scale[None] * outputs
+    return outputs - jnp.pad(obs, ((0, 0), (1, 0))) if targets.direct else outputs
 
 
 def deal(
@@ -105,26 +127,23 @@ def predict(
     target = mean[back]
     if not deterministic:
         target = target + jnp.exp(0.5 * log_var[back]) * jax.random.normal(noise_key, mean.shape)
+    target = raw(model, obs, target)
     return target[:, 0], obs + target[:, 1:]
-
-
-def elite_mean(model: ModelState, obs: Float[Array, "b obs"], action: Float[Array, "b a"]) -> Float[Array, "b obs"]:
-    """Return the next state by the mean of the elites' means."""
-    return obs + elite_means(model, obs, action)[:, :, 1:].mean(axis=0)
 
 
 def elite_means(
     model: ModelState, obs: Float[Array, "b obs"], action: Float[Array, "b a"]
 ) -> Float[Array, "elites b outputs"]:
-    """Return the mean of each elite: reward and change of state."""
+    """Return the mean of each elite: reward and change of state, in their own units."""
     x = normalise(model.normaliser, jnp.concatenate([obs, action], axis=-1))
     elites = choose(model.network.members, model.elites)
     shared = jnp.broadcast_to(x[None], (len(elites), *x.shape))
-    return jnp.stack([output[:, : obs.shape[1] + 1] for output in apply_members(elites, shared)])
+    return jnp.stack([raw(model, obs, output[:, : obs.shape[1] + 1]) for output in apply_members(elites, shared)])
 
 
 def reward_variance(model: ModelState, obs: Float[Array, "b obs"], action: Float[Array, "b a"]) -> Float[Array, " b"]:
     """Return the variance, over all members, of their mean reward."""
     x = normalise(model.normaliser, jnp.concatenate([obs, action], axis=-1))
     shared = jnp.broadcast_to(x[None], (len(model.network.members), *x.shape))
-    return jnp.stack([output[:, 0] for output in apply_members(model.network.members, shared)]).var(axis=0)
+    outputs = apply_members(model.network.members, shared)
+    return jnp.stack([raw(model, obs, output[:, : obs.shape[1] + 1])[:, 0] for output in outputs]).var(axis=0)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pdml.config import MODEL_FREE, Config
+from pdml.config import DOUBLE, MODEL_FREE, Config
 from pdml.errors import UserError
 from pdml.transition import Layout
 
@@ -34,30 +34,65 @@ class Needs(NamedTuple):
 
 def estimate(config: Config, layout: Layout, prior: int = 0) -> Needs:
     """Estimate what a run needs when it is at its last step, where it needs most."""
-    width, updates = 4.0 * layout.width, max(config.steps - config.warmup_steps, 0) * config.updates_per_step
-    rows = min(config.steps + prior, config.replay_capacity)
+    width, rows = 4.0 * layout.width, min(config.steps + prior, config.replay_capacity)
     blocks = max(config.steps - config.warmup_steps, 0) // config.model_every
-    actor = _weights((layout.obs_size, *config.agent.hidden_sizes, 2 * layout.action_size))
-    critics = config.agent.num_critics if config.method == "redq" else 2
-    critic = _weights((layout.obs_size + layout.action_size, *config.agent.hidden_sizes, 1))
-    agent = 4.0 * (3 * actor + 4 * critics * critic)
-    saved, working, flop = (
-        agent + rows * width,
-        rows * width,
-        updates * config.batch_size * (8 * actor + 12 * critics * critic),
-    )
+    sizes = _network_sizes(config, layout)
+    saved = 4.0 * (3 * sizes.actor + 4 * sizes.critics) + rows * width
+    working = rows * width
     if config.method not in MODEL_FREE:
-        from pdml.imagination import physical  # JAX
-
-        sizes = (layout.obs_size + layout.action_size, *config.dynamics.hidden_sizes, 2 * (layout.obs_size + 1))
-        member = _weights(sizes)
-        saved += 4.0 * 3 * config.dynamics.num_members * member + physical(config) * width + blocks * 4.0 * actor
+        saved += 4.0 * 3 * sizes.members + _ring(config, layout) + blocks * 4.0 * sizes.actor
         if config.method.startswith("pdml"):
             saved += blocks * config.mixture.reservoir * 2 * layout.action_size * 4.0
         working += rows * (6 * width + 12.0 * config.dynamics.num_members)
-        flop += EPOCHS * blocks * (rows / 2) * config.dynamics.num_members * 6 * member
     disk = 3 * saved + blocks * (4096 + 6.0 * blocks) + 2e6
+    flop = (_double_flop if config.method in DOUBLE else _stepwise_flop)(config, sizes, rows, blocks)
     return Needs(BASE_MEMORY + 3 * saved + working, saved, disk, flop)
+
+
+def _ring(config: Config, layout: Layout) -> float:
+    """Return the bytes of imagined rows, or of states."""
+    from pdml.double import ring_rows  # JAX
+    from pdml.imagination import physical
+
+    return 4.0 * (ring_rows(config) * layout.obs_size if config.method in DOUBLE else physical(config) * layout.width)
+
+
+class _Sizes(NamedTuple):
+    """Weights of the networks: half the FLOP of a row in each."""
+
+    actor: float
+    critics: float
+    members: float
+
+
+def _network_sizes(config: Config, layout: Layout) -> _Sizes:
+    pair, outputs = layout.obs_size + layout.action_size, layout.obs_size + 1
+    actor = _weights((layout.obs_size, *config.agent.hidden_sizes, 2 * layout.action_size))
+    critics = config.agent.num_critics if config.method in ("redq", *DOUBLE) else 2
+    critic = _weights((pair, *config.agent.hidden_sizes, 1))
+    outputs = outputs if config.method in DOUBLE else 2 * outputs
+    members = config.dynamics.num_members * _weights((pair, *config.dynamics.hidden_sizes, outputs))
+    return _Sizes(actor, critics * critic, members)
+
+
+def _stepwise_flop(config: Config, sizes: _Sizes, rows: int, blocks: int) -> float:
+    updates = max(config.steps - config.warmup_steps, 0) * config.updates_per_step
+    flop = updates * config.batch_size * (8 * sizes.actor + 12 * sizes.critics)
+    return flop if config.method in MODEL_FREE else flop + EPOCHS * blocks * (rows / 2) * 6 * sizes.members
+
+
+def _double_flop(config: Config, sizes: _Sizes, rows: int, blocks: int) -> float:
+    """Count updates, the critics' alone among them, and fits, of which the first block has several times as many."""
+    if blocks == 0:
+        return 0.0
+    double, dynamics, learned = config.double, config.dynamics, config.warmup_steps + (blocks - 1) * config.model_every
+    member = sizes.members / dynamics.num_members
+    update = 6 * (double.near + 1) * sizes.actor + 4 * double.near * member + 11 * sizes.critics
+    alone = double.critic_share * config.model_every * blocks
+    batches = min(double.epoch_batches, max(1.0, rows / 2 / dynamics.batch_size))
+    epochs = min(2 * dynamics.patience, dynamics.max_epochs) * (blocks - 1 + double.first_factor)
+    fits = epochs * batches * dynamics.batch_size * 6 * sizes.members
+    return config.batch_size * update * (learned * config.updates_per_step + alone / 2) + fits
 
 
 def _weights(sizes: tuple[int, ...]) -> float:
@@ -70,7 +105,7 @@ def require(needs: Needs, path: Path) -> None:
     if free is not None and needs.memory > free + _own_memory():
         raise UserError(
             f"memory: the run needs about {_size(needs.memory)} at its end, {_size(free)} are free; lower "
-            "replay_capacity, rollouts.max_rows or steps"
+            "replay_capacity, steps or, in MBPO's family, rollouts.max_rows"
         )
     place = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     left = shutil.disk_usage(place).free

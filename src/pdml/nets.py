@@ -65,10 +65,11 @@ def silu(x: Array) -> Array:
 
     The same function as `jax.nn.silu`; on a CPU the ensemble's step is about a tenth faster with it.
     """
-    return _silu_forward(x)[0]
+    return silu_and_slope(x)[0]
 
 
-def _silu_forward(x: Array) -> tuple[Array, Array]:
+def silu_and_slope(x: Array) -> tuple[Array, Array]:
+    """Return the function and its derivative."""
     gate = 0.5 * (1.0 + jnp.tanh(0.5 * x))
     y = x * gate
     return y, gate + y * (1.0 - gate)
@@ -78,7 +79,7 @@ def _silu_backward(slope: Array, g: Array) -> tuple[Array]:
     return (g * slope,)
 
 
-silu.defvjp(_silu_forward, _silu_backward)
+silu.defvjp(silu_and_slope, _silu_backward)
 
 
 def gaussian(params: Mlp, obs: Float[Array, "b obs"]) -> tuple[Float[Array, "b a"], Float[Array, "b a"]]:

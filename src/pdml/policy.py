@@ -8,6 +8,9 @@ import numpy as np
 from pdml.arrays import read_arrays, write_arrays
 from pdml.errors import UserError
 
+SMOOTH, NORMALISER = "actor.layers", "actor.normaliser"
+"""Names in the file of an actor with a normaliser."""
+
 
 class Policy(NamedTuple):
     """The deterministic policy of an agent: call it with one observation or a batch."""
@@ -19,12 +22,16 @@ class Policy(NamedTuple):
     high: np.ndarray
     step: int
     """Real steps learned from."""
+    normaliser: tuple[np.ndarray, np.ndarray] | None = None
+    """Mean and scale of observations, of actors that have them; these are smooth: SiLU in the place of ReLU."""
 
     def __call__(self, obs: Any) -> np.ndarray:
         """Return the action in the environment's own range, for one observation or for each of a batch."""
-        x = as_batch(obs, len(self.layers[0][0]))
+        x, activation = as_batch(obs, len(self.layers[0][0])), _relu
+        if self.normaliser is not None:
+            x, activation = (x - self.normaliser[0]) / self.normaliser[1], _silu
         for i, (w, b) in enumerate(self.layers):
-            x = (np.maximum(x, 0.0) if i else x) @ w + b
+            x = (activation(x) if i else x) @ w + b
         action = np.tanh(x[:, : len(self.low)])
         scaled = (self.low + (action + 1.0) * (self.high - self.low) / 2.0).astype(np.float32)
         return np.clip(scaled, self.low.astype(np.float32), self.high.astype(np.float32)).reshape(
@@ -42,22 +49,41 @@ class Policy(NamedTuple):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what the file holds."""
-        arrays = {"low": self.low, "high": self.high}
+        arrays, name = {"low": self.low, "high": self.high}, "actor"
+        if self.normaliser is not None:
+            arrays |= dict(zip((f"{NORMALISER}.mean", f"{NORMALISER}.scale"), self.normaliser, strict=True))
+            name = SMOOTH
         for i, (w, b) in enumerate(self.layers):
-            arrays |= {f"actor[{i}].w": w, f"actor[{i}].b": b}
+            arrays |= {f"{name}[{i}].w": w, f"{name}[{i}].b": b}
         return arrays
+
+    @classmethod
+    def of(cls, arrays: dict[str, np.ndarray], low: np.ndarray, high: np.ndarray, step: int) -> "Policy":
+        """Make a policy of the arrays of an actor, named as in its file."""
+        normaliser, name = None, "actor"
+        if f"{NORMALISER}.mean" in arrays:
+            normaliser, name = (arrays[f"{NORMALISER}.mean"], arrays[f"{NORMALISER}.scale"]), SMOOTH
+        count = sum(entry.endswith(".w") for entry in arrays)
+        layers = tuple((arrays[f"{name}[{i}].w"], arrays[f"{name}[{i}].b"]) for i in range(count))
+        return cls(layers, low, high, step, normaliser)
 
     @classmethod
     def load(cls, path: str | Path) -> "Policy":
         """Read a policy: its file, or the directory of a run."""
         file = Path(path) / "policy.safetensors" if Path(path).is_dir() else Path(path)
         arrays, note = read_arrays(file)
-        count = sum(name.endswith(".w") for name in arrays)
         try:
-            layers = tuple((arrays[f"actor[{i}].w"], arrays[f"actor[{i}].b"]) for i in range(count))
-            return cls(layers, arrays["low"], arrays["high"], int(note["step"]))
+            return cls.of(arrays, arrays["low"], arrays["high"], int(note["step"]))
         except KeyError as error:
             raise UserError(f"'{file}' is not a policy: it has no {error}") from None
+
+
+def _relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0.0)
+
+
+def _silu(x: np.ndarray) -> np.ndarray:
+    return x * 0.5 * (1.0 + np.tanh(0.5 * x))
 
 
 def as_batch(obs: Any, size: int, name: str = "obs") -> np.ndarray:

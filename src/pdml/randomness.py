@@ -40,6 +40,7 @@ class Purpose(IntEnum):
     PREDICT = 25
     ENDING_INIT = 26
     ENDING_ROWS = 27
+    BOOTSTRAP = 28
 
 
 def _fold(seed: jax.Array, purpose: jax.Array, step: jax.Array) -> PRNGKeyArray:

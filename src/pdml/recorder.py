@@ -16,7 +16,7 @@ from pdml.diagnostics import diagnosis
 from pdml.disk import to_disk
 from pdml.errors import Diverged
 from pdml.evaluation import EpisodeResult, evaluate
-from pdml.model import ModelState
+from pdml.methods import World
 from pdml.policy import Policy
 from pdml.problem import Problem
 from pdml.progress import Watcher
@@ -73,12 +73,12 @@ class Recorder:
         """Record what this step calls for; where the run was asked to stop, save it and stop."""
         learned = state.step - self._config.warmup_steps
         results, row = [], None
-        if learned > 0 and state.step % self._config.eval_every == 0:
+        if state.opened >= 0 and state.step % self._config.eval_every == 0:
             results = self._evaluate(state)
-        if learned > 0 and self._diagnoser is not None and state.step % self._config.diagnose_every == 0:
+        if state.opened >= 0 and self._diagnoser is not None and state.step % self._config.diagnose_every == 0:
             with self._clock("diagnose"):
                 self._diagnoser(state)
-        if learned > 0 and learned % self._config.model_every == 0:
+        if state.opened >= 0 and learned % self._config.model_every == 0:
             row = self._write(state)
         if self._watcher is not None:
             if results:
@@ -142,11 +142,12 @@ class Recorder:
 
     def _write(self, state: TrainState) -> dict[str, Any]:
         """Write the row of a block, which is short only at the end of a run."""
-        length = (state.step - self._config.warmup_steps - 1) % self._config.model_every + 1
+        learned = state.step - self._config.warmup_steps
+        length = (learned - 1) % self._config.model_every + 1 if learned else self._config.warmup_steps
         finished = [total for total, _ in state.log.finished]
         row = {
             "step": state.step,
-            "steps_after_warmup": state.step - self._config.warmup_steps,
+            "steps_after_warmup": learned,
             "evaluation_steps": state.evaluation_steps,
             "train/episodes": len(finished),
             "train/return": float(np.mean(finished)) if finished else float("nan"),
@@ -173,10 +174,10 @@ class Recorder:
         if self._watcher is not None:
             self._watcher.block(state.log.metrics.get("model/holdout_error"), rate)
         if state.log.shares:
-            opened = state.step - length
             shares = {name: np.array(values, np.float32) for name, values in state.log.shares.items()}
             (self._path / "blocks").mkdir(exist_ok=True)
-            write_arrays(self._path / "blocks" / f"step_{opened:08d}.safetensors", shares, {"step": opened})
+            name = f"step_{state.opened:08d}.safetensors"
+            write_arrays(self._path / "blocks" / name, shares, {"step": state.opened})
         return row
 
     def close(self) -> None:
@@ -193,13 +194,13 @@ class Diagnoser:
     def __init__(self, path: Path, config: Config, parts: Parts, layout: Layout, env: gymnasium.Env, board: Board):
         self._config, self._act, self._board = config, parts.act, board
         self._env = env
-        self._measure = diagnosis(layout)
+        self._measure = diagnosis(layout, cast(World, parts.recipe.world).dynamics.means)
         self._table = rundir.Table(path / "diagnostics.csv")
 
     def __call__(self, state: TrainState) -> None:
         """Diagnose the current policy and model."""
         seed, count = self._config.seed, self._config.diagnose_steps
-        model = cast(ModelState, state.model)
+        model = state.model
 
         def act(obs: np.ndarray, draw: jax.Array) -> jax.Array:
             return self._act(state.agent.actor, obs, draw)
@@ -242,8 +243,7 @@ def require_finite(state: TrainState) -> None:
 
 def policy_of(state: TrainState, spaces: Spaces) -> Policy:
     """Return the policy of a state by itself."""
-    layers = tuple((np.array(layer.w), np.array(layer.b)) for layer in state.agent.actor)
-    return Policy(layers, spaces.low, spaces.high, state.step)
+    return Policy.of(flatten(state.agent.actor, "actor"), spaces.low, spaces.high, state.step)
 
 
 def archive(state: TrainState, path: Path) -> None:

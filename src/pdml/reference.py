@@ -1,4 +1,4 @@
-"""The paper's own curves and tables, shipped with the package: what a result is compared with."""
+"""The paper's own curves and tables, and DHMBPO's published curves: what a result is compared with."""
 
 import csv
 from functools import cache
@@ -24,9 +24,21 @@ NAMES = {
 }
 """What the paper's figures call a method."""
 
+DHMBPO_WARMUP = 5000
+"""Steps of warm-up that DHMBPO's published curves count."""
+
+DHMBPO_TASKS = {
+    "Hopper": "joint velocities not clipped",
+    "Walker2d": "joint velocities not clipped, v4's friction",
+    "HalfCheetah": "starts at position 0, older MuJoCo",
+    "Ant": "v4's files, older MuJoCo",
+    "Humanoid": "speed times 1 instead of 1.25, no control cost",
+}
+"""In what the tasks of DHMBPO's published curves are not Gymnasium's v5."""
+
 
 class PaperCurve(NamedTuple):
-    """A curve as the paper draws it."""
+    """A curve as a paper draws it."""
 
     source: str
     steps: Float64[np.ndarray, " n"]
@@ -34,9 +46,15 @@ class PaperCurve(NamedTuple):
     mean: Float64[np.ndarray, " n"]
     low: Float64[np.ndarray, " n"]
     high: Float64[np.ndarray, " n"]
-    """The 95 % band; not a number where the figure's data do not have it."""
+    """The 95 % band, unless `note` says otherwise; not a number where the figure's data do not have it."""
     half_bin: float
     """How far to either side of its place on the axis a point may belong."""
+    label: str = "paper"
+    """Whose it is."""
+    seeds: int = 0
+    """0 where it is not known."""
+    note: str = ""
+    """What a reader must know of it."""
 
 
 class Scale(NamedTuple):
@@ -54,9 +72,13 @@ def task_of(env: str) -> str:
 def curve(env: str, method: str, figure: str | None = None) -> PaperCurve | None:
     """Return the paper's curve of a method, with its band if any figure has one; None where there is none.
 
+    That of `dhmbpo` is its own authors': see `dhmbpo_curve`.
+
     Args:
         figure: One of the figures of `curves.csv`; by default any of them, and the main comparison after them.
     """
+    if method == "dhmbpo" and figure is None:
+        return dhmbpo_curve(env)
     name, task = NAMES.get(method, method), task_of(env)
     points = [row for row in _rows("curves") if row["env"] == task and row["method"] == name]
     wanted = [row for row in points if row["figure"] == (figure or points[0]["figure"])]
@@ -69,6 +91,24 @@ def curve(env: str, method: str, figure: str | None = None) -> PaperCurve | None
     mean = _column(wanted, "mean" if "mean" in wanted[0] else "return")
     low, high = _column(wanted, "ci_low"), _column(wanted, "ci_high")
     return PaperCurve(source, steps, mean, low, high, float(steps[-1] / len(steps)))
+
+
+def dhmbpo_curve(env: str, updates: int = 1) -> PaperCurve | None:
+    """Return DHMBPO's published curve [Kubo et al. 2025], moved to steps after warm-up: its band is a deviation.
+
+    Args:
+        updates: Updates a step.
+    """
+    task, variant = task_of(env), f"UTD{updates}"
+    rows = [row for row in _rows("dhmbpo_curves") if row["env"] == task and row["variant"] == variant]
+    if not rows:
+        return None
+    mean, std, seeds = _column(rows, "mean"), _column(rows, "std"), int(rows[0]["n_seeds"])
+    label = "DHMBPO as published" if updates == 1 else f"DHMBPO as published, {updates} updates a step"
+    band = f"{seeds} seeds, mean ± standard deviation"
+    note = f"{band}; its {task} is not quite Gymnasium's v5 ({DHMBPO_TASKS[task]})"
+    steps = _column(rows, "step") - DHMBPO_WARMUP
+    return PaperCurve("dhmbpo_curves", steps, mean, mean - std, mean + std, 0.0, label, seeds, note)
 
 
 def rate_curve(env: str, rate: float) -> PaperCurve | None:

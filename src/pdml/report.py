@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pdml import stats, tables
+from pdml import reference, stats, tables
 from pdml.errors import UserError
 from pdml.look import looks
 from pdml.rundir import package_version
@@ -66,8 +66,8 @@ def page(runs: Sequence[Run], pictures: dict[Path, str], problems: list[str]) ->
 {"".join(sections)}
 {_problems(problems)}
 <footer>Written by pdml {package_version("pdml")} from the csv files of the runs. Steps count from the end of the
-warm-up. Bands are 95 % intervals (Student) of the mean over seeds. Hollow points are the paper's, each with the bin in
-which it may belong, as far as the runs go.</footer>
+warm-up. Bands are 95 % intervals (Student) of the mean over seeds. Hollow points are published ones, as far as the
+runs go: the paper's, each with the bin in which it may belong, or DHMBPO's, of which their panel says more.</footer>
 <script type="application/json" id="data">{data}</script>
 <script>{(source / "page.js").read_text()}</script>
 </body></html>
@@ -117,6 +117,8 @@ def _table(caption: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> 
 def _finals(runs: list[Run], notes: list[str]) -> str:
     found = tables.final_returns(runs)
     notes += found.notes
+    goal = reference.threshold(runs[0].config.env)
+    reached = {} if goal is None else _reached(runs)
     rows = [
         (
             escape(row["curve"]),
@@ -124,12 +126,31 @@ def _finals(runs: list[Run], notes: list[str]) -> str:
             f"{row['step']:,}" if row["first_step"] == row["step"] else f"{row['first_step']:,} to {row['step']:,}",
             _number(row["mean"]),
             f"{_number(row['low'])} to {_number(row['high'])}" if row["seeds"] > 1 else "–",
-            "–" if row["paper"] is None else f"{_number(row['paper'])} at {row['paper_step'] / 1000:.0f}k",
+            _number(row["last_five"]),
+            *([escape(reached[row["curve"]])] if reached else []),
+            _last_point(row),
         )
         for row in found.rows
     ]
-    head = ("method", "seeds", "at step", "return", "95 % interval", "the paper's last point")
+    first = [] if goal is None else [f"first step at {_number(goal)}, by seed"]
+    head = ("method", "seeds", "at step", "return", "95 % interval", "of the last five", *first, "last point published")
     return _table("Last evaluation, mean over seeds", head, rows)
+
+
+def _reached(runs: list[Run]) -> dict[str, str]:
+    """Return the first step of each seed at the return that counts as reached, or how far it was looked for."""
+    result: dict[str, list[str]] = {}
+    for row in tables.steps_to_threshold(runs).rows:
+        text = f"{row['steps']:,.0f}" if math.isfinite(row["steps"]) else f"> {row['evaluated_until']:,}"
+        result.setdefault(row["curve"], []).append(text)
+    return {curve: "; ".join(texts) for curve, texts in result.items()}
+
+
+def _last_point(row: Row) -> str:
+    if row["paper"] is None:
+        return "–"
+    whose = "" if row["paper_label"] == "paper" else f" ({row['paper_label']})"
+    return f"{_number(row['paper'])} at {row['paper_step'] / 1000:.0f}k{escape(whose)}"
 
 
 def _number(value: float) -> str:
@@ -162,16 +183,26 @@ def _returns(env: str, runs: list[Run], panels: list[Row], notes: list[str]) -> 
     notes += found.notes
     ours = [row for row in found.rows if row["source"] == "runs"]
     reach = tables.reach(found.rows)
-    theirs = _series([row for row in found.rows if row["source"] == "paper" and row["step"] <= reach], "step")
-    bins = {row["curve"]: row["half_bin"] for row in found.rows if row["source"] == "paper"}
-    known = [series | {"label": f"paper, {series['method']}", "half_bin": bins[series["method"]]} for series in theirs]
+    papers = [row for row in found.rows if row["source"] != "runs" and row["step"] <= reach]
+    first = {row["curve"]: row for row in reversed(papers)}
+    known = [_reference(series, first[series["method"]]) for series in _series(papers, "step")]
+    text = [f"{row['source']}: {row['note']}." for row in first.values() if "note" in row]
     panel = {"id": f"{env}/return", "kind": "curves", "x": STEPS_TEXT, "y": "return", "log": False}
     return _panel(
         panels,
         panel | {"series": _series(ours, "step"), "reference": known},
         "Return",
-        "Mean return of each evaluation.",
+        " ".join(["Mean return of each evaluation.", *text]),
     )
+
+
+def _reference(series: Row, row: Row) -> Row:
+    """Return published points as the page knows them: by their bin, and without a count of seeds."""
+    label = f"paper, {row['curve']}" if row["source"] == "paper" else row["source"]
+    return {key: series[key] for key in ("method", "x", "mean", "low", "high")} | {
+        "label": label,
+        "half_bin": row["half_bin"],
+    }
 
 
 def _errors(env: str, runs: list[Run], panels: list[Row], notes: list[str]) -> list[str]:
@@ -186,7 +217,8 @@ def _errors(env: str, runs: list[Run], panels: list[Row], notes: list[str]) -> l
     if rows:
         holdout = panel | {"id": f"{env}/holdout", "y": "holdout error", "series": _series(rows, "step")}
         text = (
-            "Mean over the elites, after each fit, on rows held out of it; in the units of the method's own model loss."
+            "Mean over the networks that imagine, after each fit, on rows held out of it; in the units of the method's "
+            "own model loss."
         )
         result.append(_panel(panels, holdout, "Model error on held-out rows", text))
     if not any(len(run.diagnostics.get("step", ())) for run in runs):
@@ -196,7 +228,7 @@ def _errors(env: str, runs: list[Run], panels: list[Row], notes: list[str]) -> l
     for kind, title in (("current", "the current policy"), ("overall", "all policies so far")):
         chosen = [row for row in found.rows if row["error"] == kind]
         fresh = panel | {"id": f"{env}/{kind}", "y": "L2 error of the next state", "series": _series(chosen, "step")}
-        text = f"One-step error of the elites' mean on fresh steps of {title}, which are never learned from."
+        text = f"One-step error of the networks' mean on fresh steps of {title}, which are never learned from."
         result.append(_panel(panels, fresh, f"Model error on {title}", text))
     try:
         deep = tables.compounding(runs)

@@ -12,7 +12,7 @@ from pdml.agents import SACState, critic_values, td_errors
 from pdml.chunks import in_chunks
 from pdml.config import Config
 from pdml.errors import Diverged
-from pdml.model import ModelState, deal, normalise
+from pdml.model import ModelState, deal, normalise, raw
 from pdml.nets import choose
 from pdml.transition import Layout
 
@@ -46,7 +46,7 @@ def scoring(config: Config, layout: Layout) -> Scoring:
         x = normalise(model.normaliser, jnp.concatenate([batch.obs, batch.action], axis=-1))
         output, back = deal(choose(model.network.members, model.elites), x, key)
         y = jnp.concatenate([batch.reward[:, None], batch.next_obs - batch.obs], axis=-1)
-        return jnp.square(output[back][:, : y.shape[1]] - y).mean(axis=1)
+        return jnp.square(raw(model, batch.obs, output[back][:, : y.shape[1]]) - y).mean(axis=1)
 
     jitted = jax.jit(td), jax.jit(value), jax.jit(model_error), jax.jit(jax.random.fold_in)
     td_jit, value_jit, error_jit, fold = jitted

@@ -8,7 +8,7 @@ from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from pdml.config import METHOD_CHANGES, MODEL_BASED, Config, defaults, get, leaves
+from pdml.config import BRANCHED, DOUBLE, METHOD_CHANGES, MODEL_BASED, STEPWISE, Config, defaults, get, leaves
 from pdml.errors import UserError, nearest
 from pdml.tasks import find_task, is_listed
 
@@ -70,6 +70,10 @@ def check(config: Config) -> Config:
     _check_method(config)
     _check_knowledge(config)
     _check_sizes(config)
+    if config.method in BRANCHED:
+        _check_branched(config)
+    if config.method in DOUBLE:
+        _check_double(config)
     return config
 
 
@@ -111,8 +115,14 @@ def refuse_foreign(method: str, names: Iterable[str]) -> None:
         if name in METHOD_CHANGES.get(method, {}):
             fixed = METHOD_CHANGES[method][name]
             raise UserError(f"{name}: method '{method}' fixes it at '{fixed}'; it belongs to {', '.join(methods)}")
-        owners = "the model-based methods" if methods == MODEL_BASED else ", ".join(methods)
+        owners = f"{group_of(methods)} methods" if group_of(methods) else ", ".join(methods)
         raise UserError(f"{name}: method '{method}' has no such option; it belongs to {owners}")
+
+
+def group_of(methods: tuple[str, ...]) -> str:
+    """Return what a group of methods is called, or nothing."""
+    groups = {MODEL_BASED: "the model-based", BRANCHED: "the MBPO-family", STEPWISE: "all but the double-horizon"}
+    return groups.get(methods, "")
 
 
 def _check_method(config: Config) -> None:
@@ -126,6 +136,9 @@ def _check_method(config: Config) -> None:
     for name in ("diagnose_every", "diagnose_steps"):
         if not config.diagnose and get(config, name) != get(standard, name):
             raise UserError(f"{name} = {get(config, name)}: does nothing without diagnose")
+    first = config.agent.first_temperature
+    if config.agent.temperature is not None and first != standard.agent.first_temperature:
+        raise UserError(f"agent.first_temperature = {first}: does nothing with a fixed agent.temperature")
     if config.weigh in ("starts", "none"):
         for name, idle in (("mixture.misaligned", False), ("dynamics.holdout_weights", "uniform")):
             if get(config, name) != idle:
@@ -136,15 +149,28 @@ def _check_method(config: Config) -> None:
 
 def _check_sizes(config: Config) -> None:
     """Check the values that must fit together."""
-    dynamics, rollouts = config.dynamics, config.rollouts
-    if dynamics.num_elites > dynamics.num_members:
-        raise UserError(
-            f"dynamics.num_elites = {dynamics.num_elites}: at most dynamics.num_members = {dynamics.num_members}"
-        )
+    dynamics = config.dynamics
     if len(dynamics.weight_decay) != len(dynamics.hidden_sizes) + 1:
         raise UserError(
             f"dynamics.weight_decay has {len(dynamics.weight_decay)} entries: "
             f"must have one a layer, {len(dynamics.hidden_sizes) + 1}"
+        )
+    if config.agent.subset > config.agent.num_critics:
+        raise UserError(
+            f"agent.num_critics = {config.agent.num_critics}: at least agent.subset = {config.agent.subset}"
+        )
+    if config.method in MODEL_BASED and config.replay_capacity < 2 * config.model_every:
+        raise UserError(
+            f"replay_capacity = {config.replay_capacity}: at least two blocks of model_every = {config.model_every}"
+        )
+
+
+def _check_branched(config: Config) -> None:
+    """Check the sizes of MBPO's family."""
+    dynamics, rollouts = config.dynamics, config.rollouts
+    if dynamics.num_elites > dynamics.num_members:
+        raise UserError(
+            f"dynamics.num_elites = {dynamics.num_elites}: at most dynamics.num_members = {dynamics.num_members}"
         )
     if rollouts.longest < rollouts.shortest:
         raise UserError(f"rollouts.longest = {rollouts.longest}: at least rollouts.shortest = {rollouts.shortest}")
@@ -157,13 +183,19 @@ def _check_sizes(config: Config) -> None:
             f"rollouts.max_rows = {rollouts.max_rows}: at least rollouts.longest x dynamics.num_elites = "
             f"{rollouts.longest * dynamics.num_elites}"
         )
-    if config.agent.subset > config.agent.num_critics:
+
+
+def _check_double(config: Config) -> None:
+    """Check the values of double-horizon learning."""
+    dynamics, dropout = config.dynamics, config.double.dropout
+    if config.batch_size % dynamics.num_members:
         raise UserError(
-            f"agent.num_critics = {config.agent.num_critics}: at least agent.subset = {config.agent.subset}"
+            f"batch_size = {config.batch_size}: must be a multiple of dynamics.num_members = {dynamics.num_members}"
         )
-    if config.method in MODEL_BASED and config.replay_capacity < 2 * config.model_every:
+    if len(dropout) != len(dynamics.hidden_sizes):
         raise UserError(
-            f"replay_capacity = {config.replay_capacity}: at least two blocks of model_every = {config.model_every}"
+            f"double.dropout has {len(dropout)} entries: must have one a hidden layer of the model, "
+            f"{len(dynamics.hidden_sizes)}"
         )
 
 

@@ -97,6 +97,12 @@ def first_reaching(series: Series, threshold: float) -> float:
     return float(reached[0]) if len(reached) else np.inf
 
 
+def last_mean(series: Series, count: int = 5) -> float:
+    """Return the mean of the last values that are finite; not a number where there are fewer."""
+    kept = series.values[np.isfinite(series.values)][-count:]
+    return float(kept.mean()) if len(kept) == count else np.nan
+
+
 def iqm(scores: Float[np.ndarray, "... n"]) -> Float64[np.ndarray, "..."]:
     """Return the mean of the middle half over the last axis; a quarter, rounded down, is cut on each side."""
     cut = scores.shape[-1] // 4

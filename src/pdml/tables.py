@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pdml import reference, stats
+from pdml.config import DOUBLE, get
 from pdml.errors import UserError
 from pdml.reference import PaperCurve
 from pdml.runs import (
@@ -32,7 +33,8 @@ from pdml.stats import Curve, Series
 HEAT_STEPS = 150
 """Most steps of a run that a heat map shows."""
 
-ABLATION = ("pdml", "pdml-model-only", "pdml-starts-only", "mbpo")
+ABLATION = ("pdml", "pdml-model-only", "pdml-starts-only", "mbpo", *DOUBLE)
+RATED = ("pdml", "pdml-dhmbpo")
 
 
 class Table(NamedTuple):
@@ -45,12 +47,12 @@ class Table(NamedTuple):
 
 
 def learning_curves(runs: Sequence[Run]) -> Table:
-    """Return over real steps, the mean over seeds with its 95 % interval, and the paper's points."""
+    """Return over real steps, the mean over seeds with its 95 % interval, and published points."""
     return _with_paper(runs, lambda run: _papers(run, None))
 
 
 def ablation(runs: Sequence[Run]) -> Table:
-    """Return over real steps of PDML, of its weights used by half, and of MBPO, with the paper's points."""
+    """Return over real steps of PDML, of its weights used by half, and of what it builds on, with published points."""
     kept = [run for run in runs if run.config.method in ABLATION]
     if not kept:
         raise UserError(f"no run of {', '.join(ABLATION)}: the ablation compares these")
@@ -58,22 +60,46 @@ def ablation(runs: Sequence[Run]) -> Table:
 
 
 def rates(runs: Sequence[Run]) -> Table:
-    """Return over real steps by mixture.rate, with the paper's points."""
-    kept = [run for run in runs if run.config.method == "pdml"]
+    """Return over real steps by mixture.rate, with published points."""
+    return _sweep(runs, RATED, {"rate": "mixture.rate"}, _papers_rate)
+
+
+def horizons(runs: Sequence[Run]) -> Table:
+    """Return over real steps by the lengths of far and near rollouts, with DHMBPO's published points."""
+    return _sweep(runs, DOUBLE, {"far": "double.far", "near": "double.near"}, lambda run: _papers(run, None))
+
+
+def _sweep(
+    runs: Sequence[Run],
+    methods: Sequence[str],
+    options: dict[str, str],
+    paper: Callable[[Run], PaperCurve | None],
+) -> Table:
+    """Return the curves of some methods, each row with the settings that are compared, by column."""
+    kept = [run for run in runs if run.config.method in methods]
     if not kept:
-        raise UserError("no run of pdml: rates are compared among its runs")
-    table = _with_paper(kept, _papers_rate)
-    named = {run.label: run.config.mixture.rate for run in kept}
-    return table._replace(rows=[row | {"rate": named[row["curve"]]} for row in table.rows])
+        raise UserError(f"no run of {', '.join(methods)}: their runs are compared by {' and '.join(options.values())}")
+    table = _with_paper(kept, paper)
+    named = {run.label: {title: get(run.config, option) for title, option in options.items()} for run in kept}
+    return table._replace(rows=[row | named[row["curve"]] for row in table.rows])
 
 
 def _papers(run: Run, figure: str | None) -> PaperCurve | None:
-    """Return the paper's curve of a method; runs with other settings than its defaults have none."""
-    return None if differences(run.config) else reference.curve(run.config.env, run.config.method, figure)
+    """Return the published curve of a method; runs with other settings than its defaults have none.
+
+    Beside both double-horizon methods it is DHMBPO's, for its own preset and its numbers of updates a step too.
+    """
+    words = differences(run.config)
+    if run.config.method not in DOUBLE:
+        return None if words else reference.curve(run.config.env, run.config.method, figure)
+    other = [word for word in words if word != "preset=published" and not word.startswith("updates_per_step=")]
+    return None if other else reference.dhmbpo_curve(run.config.env, run.config.updates_per_step)
 
 
 def _papers_rate(run: Run) -> PaperCurve | None:
     """Return the paper's curve of a rate; runs in which something else differs too have none."""
+    if run.config.method in DOUBLE:
+        return _papers(run, None)
     other = [word for word in differences(run.config) if not word.startswith("mixture.rate=")]
     return None if other else reference.rate_curve(run.config.env, run.config.mixture.rate)
 
@@ -92,6 +118,7 @@ def _with_paper(runs: Sequence[Run], paper: Callable[[Run], PaperCurve | None]) 
     one_environment(runs)
     rows: list[Row] = []
     notes = _shared_settings(runs)
+    shown: set[str] = set()
     for curve, group in groups(runs).items():
         found = stats.over_seeds([returns(run) for run in group])
         notes += found.notes
@@ -100,22 +127,31 @@ def _with_paper(runs: Sequence[Run], paper: Callable[[Run], PaperCurve | None]) 
         notes += [f"{curve}: seed {seed} is there {seeds.count(seed)} times and counts as often" for seed in twice]
         rows += curve_rows(curve, group[0].config.method, found)
         known = paper(group[0])
-        if known is not None:
-            rows += [
-                {
-                    "curve": curve,
-                    "method": group[0].config.method,
-                    "source": "paper",
-                    "step": float(known.steps[i]),
-                    "mean": float(known.mean[i]),
-                    "low": float(known.low[i]),
-                    "high": float(known.high[i]),
-                    "seeds": 0,
-                    "half_bin": known.half_bin,
-                }
-                for i in range(len(known.steps))
-            ]
+        if known is None or known.label in shown:
+            continue
+        rows += _paper_rows(curve, group[0].config.method, known)
+        if known.note:  # of another paper, and the same for several curves: shown beside the first
+            shown.add(known.label)
+            notes.append(f"{known.label}: {known.note}")
     return Table(rows, notes)
+
+
+def _paper_rows(curve: str, method: str, known: PaperCurve) -> list[Row]:
+    return [
+        {
+            "curve": curve,
+            "method": method,
+            "source": known.label,
+            "step": float(known.steps[i]),
+            "mean": float(known.mean[i]),
+            "low": float(known.low[i]),
+            "high": float(known.high[i]),
+            "seeds": known.seeds,
+            "half_bin": known.half_bin,
+        }
+        | ({"note": known.note} if known.note else {})
+        for i in range(len(known.steps))
+    ]
 
 
 def reach(rows: list[Row]) -> float:
@@ -404,7 +440,10 @@ def common_end(runs: Sequence[Run]) -> tuple[int, list[str]]:
 
 
 def final_returns(runs: Sequence[Run]) -> Table:
-    """Return of each seed's last evaluation: the mean over seeds, its interval, and the paper's last point."""
+    """Return of each seed's last evaluation: the mean over seeds, its interval, and the last published point.
+
+    `last_five` is the mean over seeds of the mean of each one's last five evaluations.
+    """
     rows, notes = [], []
     for env in sorted({run.config.env for run in runs}):
         for curve, group in groups([run for run in runs if run.config.env == env]).items():
@@ -417,12 +456,17 @@ def final_returns(runs: Sequence[Run]) -> Table:
             ends = [int(step) for step, _ in last] or [0]
             if min(ends) < max(ends):
                 notes.append(f"{curve} on {env}: seeds end at different steps, {min(ends)} to {max(ends)}")
+            five = np.array([stats.last_mean(one) for one in series])
+            if 0 < np.isfinite(five).sum() < len(five):
+                notes.append(f"{curve} on {env}: seeds with fewer than five evaluations are not in the last five")
             paper = _papers(group[0], None)
             rows.append(
                 {"env": env, "curve": curve, "method": group[0].config.method}
                 | {"first_step": min(ends), "step": max(ends)}
                 | _estimate(stats.mean_interval(np.array([value for _, value in last], float)))
+                | {"last_five": stats.mean_interval(five).value}
                 | {"paper": None if paper is None else float(paper.mean[-1])}
                 | {"paper_step": None if paper is None else float(paper.steps[-1])}
+                | {"paper_label": None if paper is None else paper.label}
             )
     return Table(rows, notes)

@@ -35,9 +35,11 @@ class Layout(NamedTuple):
         """Return [obs, action], what the model sees."""
         return rows[:, : self.obs_size + self.action_size]
 
-    def targets(self, rows: np.ndarray) -> np.ndarray:
-        """Return [reward, next_obs - obs], what the model predicts."""
+    def targets(self, rows: np.ndarray, direct: bool = False) -> np.ndarray:
+        """Return [reward, next_obs - obs], what the model predicts; or, directly, [reward, next_obs]."""
         start = self.obs_size + self.action_size
+        if direct:
+            return rows[:, start:-1]
         delta = rows[:, start + 1 : -1] - rows[:, : self.obs_size]
         return np.concatenate([rows[:, start : start + 1], delta], axis=1)
 
