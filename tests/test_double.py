@@ -1,5 +1,6 @@
 """Double-horizon learning: returns and gradients by hand, the counts of its loop, its model's fit, and whole runs."""
 
+import csv
 from dataclasses import replace
 
 import jax
@@ -9,8 +10,9 @@ import optax
 import pytest
 from conftest import tiny_of
 from scipy import stats
-from test_algorithm import everything, go
+from test_algorithm import everything, go, start
 
+from pdml.algorithm import add_prior, init, train
 from pdml.config import change, defaults
 from pdml.double import (
     DoubleState,
@@ -25,16 +27,20 @@ from pdml.double import (
     updates,
     values,
 )
+from pdml.envs import begin
 from pdml.errors import UserError
 from pdml.history import form_of, restored
 from pdml.horizons import Knowledge, Near, SmoothActor, draw, far_rollout, head, near_rollout, soft_return
 from pdml.model import Normaliser
 from pdml.nets import Layer, silu
 from pdml.replay import RealRows
+from pdml.runner import run
 from pdml.settings import check
 from pdml.smooth import Dropout, dropped_silu, freeze, init_he, init_orthogonal, kept_units, layer_norm, smooth_mlp
 from pdml.standardised import (
+    ADAM,
     Draws,
+    FitRows,
     SmoothModel,
     SmoothNetwork,
     chance,
@@ -44,6 +50,7 @@ from pdml.standardised import (
     prepare,
     standardised,
 )
+from pdml.timing import Stopwatch
 from pdml.transition import Layout
 
 LAYOUT = Layout(2, 1)
@@ -186,6 +193,58 @@ def test_an_update_moves_the_actor_by_the_gradient_of_its_loss_with_the_critics_
         np.testing.assert_allclose((new - old)[large], -rate * np.sign(grad)[large], rtol=0.02)
     slope = float(jnp.exp(state.log_alpha)) * (float(metrics["agent/entropy"]) - config.agent.target_entropy)
     assert float(after.log_alpha - state.log_alpha) == pytest.approx(-rate * np.sign(slope), rel=0.02)
+    fixed = updates(change(config, {"agent.temperature": 0.1}), LAYOUT, NEVER).everything(
+        state, opts, model, obs, draws
+    )
+    assert float(fixed[0].log_alpha) == float(state.log_alpha)
+
+
+def test_the_critics_alone_move_towards_the_bounded_target_and_nothing_else_does():
+    config = change(
+        tiny_of("dhmbpo"),
+        {
+            "batch_size": ROWS,
+            "double.near": STEPS,
+            "double.critic_dropout": 0.0,
+            "agent.num_critics": 3,
+            "agent.tau": 0.1,
+        },
+    )
+    state, model, rate = agent_state(alpha=0.1), linear_model(noise=0.2), config.agent.learning_rate
+    state = replace(state, target_critics=jax.tree.map(lambda leaf: 0.5 * leaf, state.critics))
+    obs, draws = jax.random.normal(jax.random.key(9), (ROWS, 2)), jax.random.key(5)
+    opts = Opts(*(optax.adam(rate).init(part) for part in (state.actor.layers, state.critics, state.log_alpha)))
+    after, _, metrics = updates(config, LAYOUT, NEVER).critics(state, opts, model, obs, draws)
+    assert after.actor is state.actor
+    assert after.log_alpha is state.log_alpha
+    step_key, critic_key = jax.random.split(draws)
+    near = near_rollout(state.actor, model, NEVER, obs, draw(config, LAYOUT, STEPS + 1, step_key))
+    bounded = replace(state, bounds=after.bounds)
+    chosen = jax.random.permutation(jax.random.split(critic_key)[0], 3)[:2]
+    target = critic_target(bounded, some(state.target_critics, chosen), near, config.agent.gamma)
+
+    def loss(critics):
+        return jnp.square(values(critics, bounded, obs, near.action) - target[None]).mean(axis=1).sum()
+
+    value, grads = jax.value_and_grad(loss)(state.critics)
+    assert float(metrics["agent/critic_loss"]) == pytest.approx(float(value), rel=1e-4)
+    trees = (state.critics, after.critics, grads, state.target_critics, after.target_critics)
+    for old, new, grad, target_old, target_new in zip(*map(jax.tree.leaves, trees), strict=True):
+        large = np.abs(grad) > 1e-3
+        assert large.reshape(3, -1).any(axis=1).all()  # each critic learns
+        np.testing.assert_allclose((new - old)[large], -rate * np.sign(grad)[large], rtol=0.02)
+        np.testing.assert_allclose(target_new, target_old + 0.1 * (new - target_old), rtol=1e-5, atol=1e-6)
+
+
+def test_values_at_the_end_of_a_rollout_are_held_within_the_bounds():
+    state, model = agent_state(), linear_model()
+    obs, drawn = 3.0 * jax.random.normal(jax.random.key(9), (ROWS, 2)), drawn_for(STEPS + 1)
+    near = near_rollout(state.actor, model, NEVER, obs, drawn)
+    found = np.asarray(values(state.critics, state, near.last_obs, near.last_action)).min(axis=0)
+    assert ((found < -5.0) | (found > 9.0)).any()
+    rewards = (GAMMA ** np.arange(STEPS)[:, None] * np.asarray(near.reward)).sum(axis=0)
+    expected = rewards + GAMMA**STEPS * np.clip(found, -5.0, 9.0)
+    np.testing.assert_allclose(critic_target(state, state.critics, near, GAMMA), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_terminated_row_contributes_its_last_reward_and_nothing_after():
@@ -264,7 +323,59 @@ def test_updates_and_far_rollouts_are_counted_as_published():
         assert sum(count for alone, count in found if not alone) == expected
         assert {count for alone, count in found if not alone} == {20}  # a far rollout before each
     assert sum(count for alone, count in turns(change(config, {"updates_per_step": 2}), 1000) if not alone) == 2000
+    assert all(not alone for alone, _ in turns(change(config, {"double.critic_share": 0.0}), 1000))
     assert ring_rows(config) == 51_200
+
+
+def test_the_first_lesson_makes_up_for_the_warm_up_and_for_rows_from_before():
+    config, owed = tiny_of("dhmbpo"), []
+    env, layout, parts = start(config)
+
+    def teach(agent, model, ring, starts, step, count):
+        owed.append((step, count))
+        return agent, ring, {}
+
+    parts = parts._replace(recipe=parts.recipe._replace(lesson=parts.recipe.lesson._replace(teach=teach)))
+    train(init(config, layout, parts, begin(env, 0, 0)), env, parts, config, Stopwatch())
+    assert owed == [(60, 60), *((step, 20) for step in range(80, 161, 20))]
+    owed.clear()
+    state = init(config, layout, parts, begin(env, 0, 0))
+    add_prior(state, np.random.default_rng(0).random((30, layout.width), np.float32))
+    train(state, env, parts, change(config, {"warmup_steps": 10, "steps": 31}), Stopwatch())
+    assert owed == [(10, 40), (30, 20)]
+
+
+def test_a_run_has_learned_from_its_last_block_and_reports_the_warm_up(tmp_path):
+    run(change(tiny_of("dhmbpo"), {"steps": 90, "eval_every": 20}), tmp_path, 1, "test")
+    with (tmp_path / "progress.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows] == ["60", "80", "90"]
+    assert float(rows[0]["agent/value"]) != float(rows[1]["agent/value"])
+    assert rows[1]["agent/value"] == rows[2]["agent/value"]  # nothing is learned from a block that has not ended
+    with (tmp_path / "evaluations.csv").open() as file:
+        assert sorted({int(row["step"]) for row in csv.DictReader(file)}) == [60, 80]
+    assert sorted(path.name for path in (tmp_path / "blocks").iterdir()) == [
+        "step_00000060.safetensors",
+        "step_00000080.safetensors",
+    ]
+
+
+@pytest.mark.slow
+def test_states_of_the_last_model_are_dropped_on_request():
+    long = {"double.retain": 50, "steps": 81}
+    kept, cleared = (go(change(tiny_of("dhmbpo"), long | {"double.clear": clear})) for clear in (False, True))
+    last = cleared.log.metrics["imagined/rows"]
+    assert int(cleared.imagined.size) == last
+    assert int(kept.imagined.size) > last
+
+
+@pytest.mark.slow
+def test_ends_may_be_learned(tmp_path):
+    run(change(tiny_of("dhmbpo"), {"termination": "learned", "steps": 81}), tmp_path, 1, "test")
+    with (tmp_path / "progress.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert all(float(row["ending/terminal_rows"]) > 0 for row in rows)
+    assert sum(float(row["imagined/terminated"]) for row in rows) > 0
 
 
 def far_of(config, ending, starts, wanted, seed=0):
@@ -440,6 +551,47 @@ def test_the_loss_is_the_weighted_likelihood_by_hand():
     row = (0.5 * np.square(mean - y) / 0.25 + np.log(0.5)).sum(axis=1)
     expected = sum((np.asarray(counted)[:, k] * row).mean() for k in range(MEMBERS))
     assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
+def test_noise_on_rewards_and_dropout_enter_the_loss():
+    network, count = linear_model(noise=0.5).network, 20_000
+    x, y, counted = jnp.zeros((count, 3)), jnp.zeros((count, 3)), jnp.ones((count, MEMBERS))
+    plain, noisy = (
+        float(likelihood_loss(network, x, y, counted, jnp.asarray(noise), (), jax.random.key(0)))
+        for noise in (0.0, 0.3)
+    )
+    assert noisy - plain == pytest.approx(MEMBERS * 0.5 * 0.3**2 / 0.25, rel=0.05)
+    deep = SmoothNetwork(
+        stack([init_he(k, (3, 8, 3)) for k in jax.random.split(jax.random.key(0), 2)]), network.log_std
+    )
+    rows = jax.random.normal(jax.random.key(1), (64, 3)), y[:64], counted[:64], jnp.zeros(())
+    one, other, without = (
+        float(likelihood_loss(deep, *rows, (rate,), jax.random.key(seed)))
+        for rate, seed in ((0.5, 0), (0.5, 1), (0.0, 0))
+    )
+    assert len({one, other, without}) == 3
+
+
+def test_a_step_of_the_model_is_adams_and_the_decay_of_each_layer():
+    config = fit_config(dynamics__weight_decay=(0.1, 0.3), double__noise_decay=0.2, double__reward_noise=0.0)
+    dynamics = standardised(config, LAYOUT)
+    before = dynamics.init(jax.random.key(0)).network
+    before = replace(before, log_std=before.log_std + 0.5)
+    drawn = np.random.default_rng(0)
+    rows = FitRows(*(jnp.asarray(drawn.random((64, n)), jnp.float32) for n in (3, 3, 2)))
+    chosen = np.tile(np.arange(64, dtype=np.int32), (3, 1))
+    grads = jax.grad(likelihood_loss)(before, *rows, jnp.zeros(()), (0.0,), jax.random.key(1))
+    zero, draws = np.float32(0.0), jax.random.key(2)
+    copies = jax.tree.map(jnp.array, before)
+    after, _ = dynamics.jitted["train_epoch"](copies, ADAM.init(before), rows, chosen, np.int32(1), zero, draws)
+    rate = config.dynamics.learning_rate
+    parts = [(0.1, before.members[0], after.members[0], grads.members[0])]
+    parts += [(0.3, before.members[1], after.members[1], grads.members[1])]
+    parts += [(0.2, before.log_std, after.log_std, grads.log_std)]
+    for decay, *trees in parts:
+        for old, new, grad in zip(*map(jax.tree.leaves, trees), strict=True):
+            expected = old - rate * (grad / (jnp.abs(grad) + 1e-8) + decay * old)
+            np.testing.assert_allclose(new, expected, atol=2e-6)
 
 
 def test_layer_norm_and_its_gradient_are_those_of_the_formula():

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pdml.config import METHODS, defaults
+from pdml.config import STEPWISE, defaults
 from pdml.runs import differences, read_all, returns
 
 RESULTS = Path(__file__).parent.parent / "results"
 PENDULUM = RESULTS / "InvertedPendulum-v5"
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", STEPWISE)
 def test_every_method_has_three_complete_seeds_on_the_pendulum(method):
     runs = read_all([PENDULUM / method])
     assert [run.config.seed for run in runs] == [0, 1, 2]
