@@ -151,7 +151,7 @@ def init(config: Config, layout: Layout, parts: Parts, episode: Episode) -> Trai
         step=0,
         agent=agent,
         model=None if world is None else world.dynamics.init(key(config.seed, Purpose.MODEL_INIT)),
-        imagined=None if world is None else world.empty(),
+        imagined=None if world is None else world.empty(config, layout),
         mixing=recipe.mixing(config, real_rows(config, recipe)),
         replay=Replay(layout, config.replay_capacity),
         history=history,

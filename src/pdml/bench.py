@@ -19,6 +19,7 @@ from pdml.agents import Lesson
 from pdml.algorithm import TrainState, init, train, wire
 from pdml.config import MODEL_FREE, change, defaults
 from pdml.diagnostics import DEPTH, KEPT_ROWS, WINDOWS, Probes, diagnosis
+from pdml.double import empty as double_ring
 from pdml.double import ring_rows
 from pdml.dynamics import FitRows, ensemble
 from pdml.envs import advance, begin, make_env
@@ -290,7 +291,7 @@ def _smooth_model_step() -> tuple[float, Callable[[], int]]:
 
 def _near_update(*, alone: bool) -> tuple[float, Callable[[], int]]:
     """Update everything, or the critics alone, from a full ring."""
-    config, _, parts, (actor, critic, network) = _double()
+    config, layout, parts, (actor, critic, network) = _double()
     lesson, options, agent = cast(Lesson, parts.recipe.lesson), config.agent, parts.recipe.agent
     steps, count = config.double.near, config.double.refresh
     # The rollout forward: actor one step further than the model; a few target critics at its end; all critics at its
@@ -299,7 +300,7 @@ def _near_update(*, alone: bool) -> tuple[float, Callable[[], int]]:
     if not alone:  # back through the rollout: twice for the actor, once, for its inputs, through model and critics
         flop += 2 * (steps + 1) * actor + steps * network + 2 * options.num_critics * critic
     model = cast(World, parts.recipe.world).dynamics.init(key(0, Purpose.MODEL_INIT))
-    ring = cast(World, parts.recipe.world).empty()
+    ring = double_ring(config, layout)
     ring = replace(ring, rows=jax.random.normal(jax.random.key(0), ring.rows.shape), size=ring.capacity)
     state = [lesson.begin(agent.init(key(0, Purpose.AGENT_INIT)), model)]
     update = lesson.jitted["critics_alone" if alone else "everything"]
@@ -318,7 +319,7 @@ def _far_rollout() -> tuple[float, Callable[[], int]]:
     model = cast(World, parts.recipe.world).dynamics.init(key(0, Purpose.MODEL_INIT))
     policy = parts.recipe.agent.init(key(0, Purpose.AGENT_INIT)).actor
     starts = jnp.ones((1, batch, layout.obs_size))
-    held = [cast(World, parts.recipe.world).empty()]
+    held = [double_ring(config, layout)]
 
     def call() -> int:
         held[0], stats = lesson.jitted["far"](policy, model, held[0], starts, np.int32(1), key(0, Purpose.IMAGINE))

@@ -32,7 +32,8 @@ class World(NamedTuple):
     weighting: weighting.Weighting
     dynamics: Dynamics
     ending: Ending
-    empty: Callable[[], Imagined]
+    empty: Callable[[Config, Layout], Imagined]
+    """What is imagined before anything is; from a run's own configuration, since recipes do not know its length."""
     imagine: Callable[..., tuple] | None
     """None: the agent's lesson imagines."""
     refine: Refine
@@ -61,17 +62,15 @@ def with_ends(config: Config, layout: Layout, dynamics: Dynamics, known: Known) 
         return dynamics, lambda model, obs, action, next_obs: rule(obs, action, next_obs).astype(jnp.float32)
     part = ending.learned(config, layout)
 
-    def init(draw: PRNGKeyArray) -> ModelState:
+    def init(draw: PRNGKeyArray) -> Any:
         return replace(dynamics.init(draw), ending=part.init(key(config.seed, Purpose.ENDING_INIT)))
 
-    def fit(
-        state: ModelState, real: RealRows, weights: np.ndarray, agent: Any, step: int
-    ) -> tuple[ModelState, dict[str, float]]:
+    def fit(state: Any, real: RealRows, weights: np.ndarray, agent: Any, step: int) -> tuple[Any, dict[str, float]]:
         state, metrics = dynamics.fit(state, real, weights, agent, step)
         ended, told = part.fit(state.ending, real, step)
         return replace(state, ending=ended), metrics | told
 
-    def ends(model: ModelState, obs: Array, action: Array, next_obs: Array) -> Array:
+    def ends(model: Any, obs: Array, action: Array, next_obs: Array) -> Array:
         return part.probability(model.ending, obs, action, next_obs)
 
     return dynamics._replace(init=init, fit=fit), ends
@@ -96,7 +95,7 @@ def mbpo(
         weighting=weighting.applied_to(weigh or weighting.uniform(), config.weigh),
         dynamics=dynamics,
         ending=ends,
-        empty=lambda: empty(config, layout),
+        empty=empty,
         imagine=branched(config, layout, agent.sample, ends, known.reward),
         refine=refine,
     )
@@ -155,7 +154,7 @@ def dhmbpo(config: Config, layout: Layout, known: Known, *, weigh: weighting.Wei
         weighting=weighting.applied_to(weigh or weighting.uniform(), config.weigh),
         dynamics=dynamics,
         ending=ends,
-        empty=lambda: double.empty(config, layout),
+        empty=double.empty,
         imagine=None,
         refine=nothing,
     )
