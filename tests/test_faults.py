@@ -342,6 +342,16 @@ def test_what_is_needed_grows_with_the_run():
     assert " of disk and " in line
 
 
+def test_the_work_of_a_block_of_double_horizon_learning_is_that_of_its_phases():
+    """1000 updates of 3.82 GFLOP, 250 of the critics alone, and 80 epochs of six steps of 3.38 (see pdml bench)."""
+    layout = spaces_of("Hopper-v5").layout
+    base = defaults("Hopper-v5", "dhmbpo")
+    first, one, two = (needs.estimate(change(base, {"steps": n}), layout).flop for n in (20_000, 21_000, 22_000))
+    assert one - first == pytest.approx(1e9 * (1000 * 3.82 + 250 * 1.94 + 80 * 6 * 3.38), rel=0.02)
+    assert two - one == pytest.approx(one - first, rel=1e-9)
+    assert first == pytest.approx((15 + 5) * (one - first), rel=0.1)  # the warm-up's end makes up for five blocks
+
+
 def test_a_run_says_before_its_start_what_it_needs(tmp_path, capsys):
     assert main(words_of(tmp_path / "run", small_of("faulty:None-v0"))) == 0
     out = capsys.readouterr().out.splitlines()

@@ -21,7 +21,7 @@ from pdml.config import Config
 from pdml.descent import descend
 from pdml.errors import Diverged
 from pdml.horizons import FarStats, Knowledge, Near, SmoothActor, draw, far_rollout, head, near_rollout, soft_return
-from pdml.imagination import Imagined
+from pdml.imagination import Imagined, blank_ring
 from pdml.model import Normaliser, normalise
 from pdml.nets import Mlp, squash
 from pdml.randomness import Purpose, generator, key
@@ -228,8 +228,7 @@ def ring_rows(config: Config) -> int:
 
 def empty(config: Config, layout: Layout) -> Imagined:
     """Return the ring of states without any."""
-    zero, capacity = (jnp.asarray(value, jnp.int32) for value in (0, ring_rows(config)))
-    return Imagined(jnp.zeros((ring_rows(config), layout.obs_size)), capacity, zero, jnp.array(zero, copy=True))
+    return blank_ring(ring_rows(config), layout.obs_size, capacity=ring_rows(config))
 
 
 CRITIC_METRICS = ("agent/critic_loss", "agent/value")

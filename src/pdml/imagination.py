@@ -71,9 +71,12 @@ def group_rows(config: Config) -> int:
 
 def empty(config: Config, layout: Layout) -> Imagined:
     """Return an empty ring, large enough for this configuration."""
-    zero = jnp.asarray(0, jnp.int32)
-    rows = jnp.zeros((physical(config), layout.width))
-    return Imagined(rows, zero, jnp.array(zero, copy=True), jnp.array(zero, copy=True))
+    return blank_ring(physical(config), layout.width, capacity=0)
+
+
+def blank_ring(rows: int, width: int, capacity: int) -> Imagined:
+    """Return a ring without anything in it, each number an array of its own, since rings are donated."""
+    return Imagined(jnp.zeros((rows, width)), *(jnp.array(value, jnp.int32) for value in (capacity, 0, 0)))
 
 
 def physical(config: Config) -> int:

@@ -82,15 +82,14 @@ def _stepwise_flop(config: Config, sizes: _Sizes, rows: int, blocks: int) -> flo
 
 
 def _double_flop(config: Config, sizes: _Sizes, rows: int, blocks: int) -> float:
-    """Count updates, the critics' alone among them, and fits, of which the first block has several times as many."""
-    if blocks == 0:
-        return 0.0
-    double, dynamics, learned = config.double, config.dynamics, config.warmup_steps + (blocks - 1) * config.model_every
+    """Count updates, the critics' alone among them, and fits, of which the warm-up's end has several times as many."""
+    double, dynamics = config.double, config.dynamics
+    learned = max(config.warmup_steps, config.model_every) + blocks * config.model_every
     member = sizes.members / dynamics.num_members
     update = 6 * (double.near + 1) * sizes.actor + 4 * double.near * member + 11 * sizes.critics
-    alone = double.critic_share * config.model_every * blocks
+    alone = double.critic_share * config.model_every * (blocks + 1)
     batches = min(double.epoch_batches, max(1.0, rows / 2 / dynamics.batch_size))
-    epochs = min(2 * dynamics.patience, dynamics.max_epochs) * (blocks - 1 + double.first_factor)
+    epochs = min(2 * dynamics.patience, dynamics.max_epochs) * (blocks + double.first_factor)
     fits = epochs * batches * dynamics.batch_size * 6 * sizes.members
     return config.batch_size * update * (learned * config.updates_per_step + alone / 2) + fits
 
