@@ -546,27 +546,26 @@ def test_the_loss_is_the_weighted_likelihood_by_hand():
     drawn = np.random.default_rng(0)
     x, y = (jnp.asarray(drawn.standard_normal((4, 3)), jnp.float32) for _ in range(2))
     counted = jnp.asarray(drawn.exponential(size=(4, MEMBERS)), jnp.float32)
-    found = likelihood_loss(network, x, y, counted, jnp.zeros(()), (), jax.random.key(0))
+    rest = jax.random.key(0), x, y, jnp.zeros(()), ()
     mean = np.asarray(x) @ np.asarray(network.members[0].w[0]) + np.asarray(network.members[0].b[0])
     row = (0.5 * np.square(mean - y) / 0.25 + np.log(0.5)).sum(axis=1)
-    expected = sum((np.asarray(counted)[:, k] * row).mean() for k in range(MEMBERS))
-    assert float(found) == pytest.approx(expected, rel=1e-5)
+    for k in range(MEMBERS):
+        found = likelihood_loss(jax.tree.map(lambda leaf, k=k: leaf[k], network), counted[:, k], *rest)
+        assert float(found) == pytest.approx((np.asarray(counted)[:, k] * row).mean(), rel=1e-5)
 
 
 def test_noise_on_rewards_and_dropout_enter_the_loss():
     network, count = linear_model(noise=0.5).network, 20_000
-    x, y, counted = jnp.zeros((count, 3)), jnp.zeros((count, 3)), jnp.ones((count, MEMBERS))
+    member, counted, zeros = jax.tree.map(lambda leaf: leaf[0], network), jnp.ones(count), jnp.zeros((count, 3))
     plain, noisy = (
-        float(likelihood_loss(network, x, y, counted, jnp.asarray(noise), (), jax.random.key(0)))
+        float(likelihood_loss(member, counted, jax.random.key(0), zeros, zeros, jnp.asarray(noise), ()))
         for noise in (0.0, 0.3)
     )
-    assert noisy - plain == pytest.approx(MEMBERS * 0.5 * 0.3**2 / 0.25, rel=0.05)
-    deep = SmoothNetwork(
-        stack([init_he(k, (3, 8, 3)) for k in jax.random.split(jax.random.key(0), 2)]), network.log_std
-    )
-    rows = jax.random.normal(jax.random.key(1), (64, 3)), y[:64], counted[:64], jnp.zeros(())
+    assert noisy - plain == pytest.approx(0.5 * 0.3**2 / 0.25, rel=0.05)
+    deep, rows = SmoothNetwork(init_he(jax.random.key(0), (3, 8, 3)), member.log_std), zeros[:64]
+    x = jax.random.normal(jax.random.key(1), (64, 3))
     one, other, without = (
-        float(likelihood_loss(deep, *rows, (rate,), jax.random.key(seed)))
+        float(likelihood_loss(deep, counted[:64], jax.random.key(seed), x, rows, jnp.zeros(()), (rate,)))
         for rate, seed in ((0.5, 0), (0.5, 1), (0.0, 0))
     )
     assert len({one, other, without}) == 3
@@ -580,7 +579,13 @@ def test_a_step_of_the_model_is_adams_and_the_decay_of_each_layer():
     drawn = np.random.default_rng(0)
     rows = FitRows(*(jnp.asarray(drawn.random((64, n)), jnp.float32) for n in (3, 3, 2)))
     chosen = np.tile(np.arange(64, dtype=np.int32), (3, 1))
-    grads = jax.grad(likelihood_loss)(before, *rows, jnp.zeros(()), (0.0,), jax.random.key(1))
+
+    def total(network):
+        parts = [jax.tree.map(lambda leaf, k=k: leaf[k], network) for k in range(MEMBERS)]
+        rest = jax.random.key(1), rows.x, rows.y, jnp.zeros(()), (0.0,)
+        return sum(likelihood_loss(part, rows.counted[:, k], *rest) for k, part in enumerate(parts))
+
+    grads = jax.grad(total)(before)
     zero, draws = np.float32(0.0), jax.random.key(2)
     copies = jax.tree.map(jnp.array, before)
     after, _ = dynamics.jitted["train_epoch"](copies, ADAM.init(before), rows, chosen, np.int32(1), zero, draws)

@@ -40,11 +40,11 @@ JUDGED_ROWS = 1024
 
 @pytree
 class SmoothNetwork:
-    """What gradient descent changes."""
+    """What gradient descent changes, of all members or of one."""
 
     members: Mlp | tuple[Frozen, ...]
     """All in one, with an axis for them in front."""
-    log_std: Float[Array, "members outputs"]
+    log_std: Float[Array, "*members outputs"]
     """Of each member's noise, in units of the targets' scale."""
 
 
@@ -71,12 +71,10 @@ def inputs(model: SmoothModel, obs: Float[Array, "b obs"], action: Float[Array, 
     return jnp.concatenate([normalise(model.normaliser, obs), action], axis=-1)
 
 
-def member_outputs(
-    network: SmoothNetwork, x: Float[Array, "b inputs"], dropout: Dropout | None = None
-) -> Float[Array, "members b outputs"]:
+def member_outputs(network: SmoothNetwork, x: Float[Array, "b inputs"]) -> Float[Array, "members b outputs"]:
     """Return what every member says of the same inputs."""
     each = jnp.broadcast_to(x[None], (len(network.log_std), *x.shape))
-    return smooth_mlp(network.members, each, norms(len(network.members)), dropout)
+    return smooth_mlp(network.members, each, norms(len(network.members)))
 
 
 def member_means(
@@ -177,27 +175,46 @@ def standardised(config: Config, layout: Layout) -> Dynamics:
 
 
 def likelihood_loss(
-    network: SmoothNetwork,
+    member: SmoothNetwork,
+    counted: Float[Array, " b"],
+    draw: PRNGKeyArray,
     x: Float[Array, "b inputs"],
     y: Float[Array, "b outputs"],
-    counted: Float[Array, "b members"],
     reward_noise: Float[Array, ""],
     dropout: tuple[float, ...],
-    draw: PRNGKeyArray,
 ) -> Float[Array, ""]:
-    r"""$\overline{\sum_k e_k \sum_d \frac12 (\mu_{kd} - y_d)^2 e^{-2\lambda_{kd}} + \max(\lambda_{kd}, \lambda_0)}$.
+    r"""$\overline{e \sum_d \frac12 (\mu_d - y_d)^2 e^{-2\lambda_d} + \max(\lambda_d, \lambda_0)}$ of one member.
 
     Args:
-        counted: $e_k$, how much each row counts for each member.
+        counted: $e$, how much each row counts for the member.
         reward_noise: Standard deviation of what is added to reward targets, in units of their scale.
     """
     reward_key, drop_key = jax.random.split(draw)
-    jitter = reward_noise * jax.random.normal(reward_key, counted.T.shape)
-    mean = member_outputs(network, x, Dropout(dropout, jax.random.bits(drop_key, (), jnp.uint32)))
-    gap = (mean - y[None]).at[:, :, 0].add(-jitter)
-    log_std = network.log_std[:, None]
+    jitter = reward_noise * jax.random.normal(reward_key, counted.shape)
+    drop = Dropout(dropout, jax.random.bits(drop_key, (), jnp.uint32))
+    mean = smooth_mlp(member.members, x, norms(len(member.members)), drop)
+    gap = (mean - y).at[:, 0].add(-jitter)
+    log_std = member.log_std[None]
     error = 0.5 * jnp.square(gap) * jnp.exp(-2.0 * log_std) + jnp.maximum(log_std, LEAST_LOG_STD)
-    return (counted.T * error.sum(axis=2)).mean(axis=1).sum()
+    return (counted * error.sum(axis=1)).mean()
+
+
+def slopes(
+    network: SmoothNetwork,
+    batch: FitRows,
+    reward_noise: Float[Array, ""],
+    dropout: tuple[float, ...],
+    draw: PRNGKeyArray,
+) -> SmoothNetwork:
+    """Return the gradient of the sum of all members' losses.
+
+    One member after the other: what lies between the passes of one stays in a core's cache, that of all would not.
+    """
+
+    def slope(each: tuple[SmoothNetwork, Array, PRNGKeyArray]) -> SmoothNetwork:
+        return jax.grad(likelihood_loss)(*each, batch.x, batch.y, reward_noise, dropout)
+
+    return jax.lax.map(slope, (network, batch.counted.T, jax.random.split(draw, len(network.log_std))))
 
 
 def make_train(config: Config) -> Callable[..., tuple[SmoothNetwork, Any]]:
@@ -220,10 +237,8 @@ def make_train(config: Config) -> Callable[..., tuple[SmoothNetwork, Any]]:
 
         def step(i: Array, carry: tuple[SmoothNetwork, Any]) -> tuple[SmoothNetwork, Any]:
             network, opt = carry
-            batch = [column[chosen[i]] for column in rows]
-            grads = jax.grad(likelihood_loss)(
-                network, *batch, reward_noise, double.dropout, jax.random.fold_in(draw, i)
-            )
+            batch = FitRows(*(column[chosen[i]] for column in rows))
+            grads = slopes(network, batch, reward_noise, double.dropout, jax.random.fold_in(draw, i))
             with jax.numpy_dtype_promotion("standard"):  # optax raises floats to integer counts
                 moves, opt = cast(Any, ADAM.update(cast(Any, grads), opt))
             pairs = zip(network.members, moves.members, options.weight_decay, strict=True)
