@@ -1,6 +1,6 @@
 r"""The agent of double-horizon learning, which learns once a block, through the model.
 
-DHMBPO [Kubo et al. 2025]. All of a block's learning happens when the block opens, so its policy is one policy. Every
+DHMBPO [Kubo et al. 2025]. All learning happens between blocks, so the policy of a block is one policy. Every
 update begins near rollouts in states of far ones, moves the critics towards their return, and the actor along the
 gradient of the return through model and reward.
 """
