@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pdml.config import STEPWISE, defaults
+from pdml.config import DOUBLE, STEPWISE, defaults
 from pdml.runs import differences, read_all, returns
 
 RESULTS = Path(__file__).parent.parent / "results"
 PENDULUM = RESULTS / "InvertedPendulum-v5"
+HOPPER = RESULTS / "Hopper-v5"
 
 
 @pytest.mark.parametrize("method", STEPWISE)
@@ -35,9 +36,18 @@ def test_these_methods_reach_950_on_every_seed(method):
         assert returns(run).values.max() >= 950
 
 
-def test_the_page_shows_the_table_that_the_files_give():
-    table = runpy.run_path(str(RESULTS / "summary.py"))["table"](PENDULUM)
-    assert table in (PENDULUM / "README.md").read_text()
+@pytest.mark.parametrize("method", DOUBLE)
+def test_double_horizon_learning_is_complete_on_hopper(method):
+    for run in read_all([HOPPER / method]):
+        assert (run.config.method, run.config.steps, differences(run.config)) == (method, 20_000, [])
+        assert (run.status, run.problems) == ("done", ())
+        assert json.loads((run.path / "metadata.json").read_text())["modified"] is False
+
+
+@pytest.mark.parametrize(("page", "options"), [(PENDULUM, {}), (HOPPER, {"goal": 3000.0, "last": 5})])
+def test_the_page_shows_the_table_that_the_files_give(page, options):
+    table = runpy.run_path(str(RESULTS / "summary.py"))["table"](page, **options)
+    assert table in (page / "README.md").read_text()
 
 
 def test_the_last_column_but_one_is_the_mean_of_the_last_evaluation():
