@@ -48,6 +48,7 @@ from pdml.standardised import (
     likelihood_loss,
     member_means,
     prepare,
+    slopes,
     standardised,
 )
 from pdml.timing import Stopwatch
@@ -569,6 +570,14 @@ def test_noise_on_rewards_and_dropout_enter_the_loss():
         for rate, seed in ((0.5, 0), (0.5, 1), (0.0, 0))
     )
     assert len({one, other, without}) == 3
+
+
+def test_members_that_are_alike_part_by_their_own_draws_alone():
+    network = SmoothNetwork(stack([init_he(jax.random.key(0), (3, 8, 3))] * MEMBERS), jnp.zeros((MEMBERS, 3)))
+    batch = FitRows(*(jax.random.normal(jax.random.key(k), (64, 3)) for k in (1, 2)), jnp.ones((64, MEMBERS)))
+    for noise, rate, alike in ((0.0, 0.0, True), (0.3, 0.0, False), (0.0, 0.5, False)):
+        found = slopes(network, batch, jnp.asarray(noise), (rate,), jax.random.key(3)).members[0].w
+        assert np.array_equal(found[0], found[1]) == alike
 
 
 def test_a_step_of_the_model_is_adams_and_the_decay_of_each_layer():
