@@ -12,7 +12,7 @@ from pdml.stats import first_reaching, last_mean
 
 
 def table(path: Path, goal: float = 950.0, last: int = 1) -> str:
-    """Return each curve's budget, the mean of each seed's last evaluations, and the step at which each reached the goal."""
+    """Return each curve's budget, the mean of each seed's last evaluations, and when each reached the goal."""
     runs = read_all([path])
     seeds = sorted({run.config.seed for run in runs})
     head = f"| method | steps | {' | '.join(f'seed {seed}' for seed in seeds)} | first at {goal:.0f} or more, by seed |"

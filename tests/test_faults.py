@@ -343,13 +343,24 @@ def test_what_is_needed_grows_with_the_run():
 
 
 def test_the_work_of_a_block_of_double_horizon_learning_is_that_of_its_phases():
-    """1000 updates of 3.82 GFLOP, 250 of the critics alone, and 80 epochs of six steps of 3.38 (see pdml bench)."""
+    """1000 updates of 3.82 GFLOP, 250 of the critics alone, and 150 epochs of six steps of 3.38 (see pdml bench)."""
     layout = spaces_of("Hopper-v5").layout
     base = defaults("Hopper-v5", "dhmbpo")
     first, one, two = (needs.estimate(change(base, {"steps": n}), layout).flop for n in (20_000, 21_000, 22_000))
-    assert one - first == pytest.approx(1e9 * (1000 * 3.82 + 250 * 1.94 + 80 * 6 * 3.38), rel=0.02)
+    assert one - first == pytest.approx(1e9 * (1000 * 3.82 + 250 * 1.94 + 150 * 6 * 3.38), rel=0.02)
     assert two - one == pytest.approx(one - first, rel=1e-9)
     assert first == pytest.approx((15 + 5) * (one - first), rel=0.1)  # the warm-up's end makes up for five blocks
+
+
+def test_a_run_of_double_horizon_learning_says_how_long_its_first_lesson_is():
+    """Five blocks' work of the twenty; a run that ends within the warm-up has none."""
+    layout, base = spaces_of("Hopper-v5").layout, defaults("Hopper-v5", "dhmbpo")
+    long, short = (needs.estimate(change(base, {"steps": n}), layout) for n in (20_000, 4_000))
+    assert long.first == pytest.approx(long.flop / 4, rel=0.05)
+    assert needs.describe(long).endswith(" of it before the first evaluation")
+    assert needs.estimate(change(defaults("Hopper-v5", "pdml"), {"steps": 20_000}), layout).first == 0.0
+    assert (short.flop, short.first) == (0.0, 0.0)
+    assert needs.describe(short).endswith("the environment's own time")
 
 
 def test_a_run_says_before_its_start_what_it_needs(tmp_path, capsys):

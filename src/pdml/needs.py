@@ -30,6 +30,8 @@ class Needs(NamedTuple):
     checkpoint: float
     disk: float
     flop: float
+    first: float
+    """What of the work is the lesson that ends the warm-up; nothing is evaluated before it."""
 
 
 def estimate(config: Config, layout: Layout, prior: int = 0) -> Needs:
@@ -45,8 +47,10 @@ def estimate(config: Config, layout: Layout, prior: int = 0) -> Needs:
             saved += blocks * config.mixture.reservoir * 2 * layout.action_size * 4.0
         working += rows * (6 * width + 12.0 * config.dynamics.num_members)
     disk = 3 * saved + blocks * (4096 + 6.0 * blocks) + 2e6
-    flop = (_double_flop if config.method in DOUBLE else _stepwise_flop)(config, sizes, rows, blocks)
-    return Needs(BASE_MEMORY + 3 * saved + working, saved, disk, flop)
+    double = config.method in DOUBLE
+    flop = (_double_flop if double else _stepwise_flop)(config, sizes, rows, blocks)
+    first = _double_flop(config, sizes, rows, 0) if double else 0.0
+    return Needs(BASE_MEMORY + 3 * saved + working, saved, disk, flop, first)
 
 
 def _ring(config: Config, layout: Layout) -> float:
@@ -82,14 +86,19 @@ def _stepwise_flop(config: Config, sizes: _Sizes, rows: int, blocks: int) -> flo
 
 
 def _double_flop(config: Config, sizes: _Sizes, rows: int, blocks: int) -> float:
-    """Count updates, the critics' alone among them, and fits, of which the warm-up's end has several times as many."""
+    """Count updates, the critics' alone among them, and fits, of which the warm-up's end has several times as many.
+
+    A fit counts with all the epochs that it may take: on Hopper nearly every fit takes them.
+    """
+    if config.steps < config.warmup_steps:
+        return 0.0
     double, dynamics = config.double, config.dynamics
     learned = max(config.warmup_steps, config.model_every) + blocks * config.model_every
     member = sizes.members / dynamics.num_members
     update = 6 * (double.near + 1) * sizes.actor + 4 * double.near * member + 11 * sizes.critics
     alone = double.critic_share * config.model_every * (blocks + 1)
     batches = min(double.epoch_batches, max(1.0, rows / 2 / dynamics.batch_size))
-    epochs = min(2 * dynamics.patience, dynamics.max_epochs) * (blocks + double.first_factor)
+    epochs = dynamics.max_epochs * (blocks + double.first_factor)
     fits = epochs * batches * dynamics.batch_size * 6 * sizes.members
     return config.batch_size * update * (learned * config.updates_per_step + alone / 2) + fits
 
@@ -118,10 +127,14 @@ def require(needs: Needs, path: Path) -> None:
 
 def describe(needs: Needs) -> str:
     """Say what a run will need, in one line; the time is a guess from this machine's speed at this moment."""
-    seconds = needs.flop / (EFFICIENCY * _peak())
-    took = f"{seconds / 3600:.1f} h" if seconds > 5400 else f"{max(1, round(seconds / 60))} min"
-    memory, disk = _size(needs.memory), _size(needs.disk)
-    return f"needs about {memory} of memory, {disk} of disk and {took}, and the environment's own time"
+    speed, memory, disk = EFFICIENCY * _peak(), _size(needs.memory), _size(needs.disk)
+    took, first = _time(needs.flop / speed), _time(needs.first / speed)
+    line = f"needs about {memory} of memory, {disk} of disk and {took}, and the environment's own time"
+    return f"{line}; {first} of it before the first evaluation" if needs.first else line
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds > 5400 else f"{max(1, round(seconds / 60))} min"
 
 
 def _size(number: float) -> str:
