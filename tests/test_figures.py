@@ -17,7 +17,7 @@ from pdml.figures import KINDS, Wishes, save, write_rows
 from pdml.look import FIGURES, METHOD_LOOKS, SPARE, looks
 
 NAN = float("nan")
-TOLD_APART = {"curves", "errors", "compounding", "weights", "heatmap", "tsne", "ablation", "rates", "horizons"}
+TOLD_APART = {"curves", "seeds", "errors", "compounding", "weights", "heatmap", "tsne", "ablation", "rates", "horizons"}
 """Figures of one environment."""
 
 
@@ -133,6 +133,26 @@ def test_curves_are_the_means_of_the_seeds(many, tmp_path):
         "mbpo seed 1: no value at 1 steps, first at 2000; the others' are used",
         "mbpo seed 1: ends at step 3000, others go on to 4000; later points use fewer seeds",
     ]
+
+
+def test_every_run_has_its_own_line_even_beside_one_of_the_same_seed(tmp_path):
+    write_seeds(tmp_path, "dhmbpo", [[100.0, NAN, 300.0], [200.0]])
+    write_run(tmp_path / "again", "dhmbpo", seed=1, returns=[5.0, 7.0, 9.0])
+    write_run(tmp_path / "other", "pdml-dhmbpo", returns=[1.0, 2.0, 3.0])
+    table = tables.each_seed(runs.read_all([tmp_path]))
+    left, right = KINDS["seeds"].draw(table.rows).axes
+    kept = [(line.get_label(), drawn(line).tolist()) for line in left.get_lines()[-3:]]
+    assert sorted(kept) == [
+        ("seed 0", [[1000, 3000], [100.0, 300.0]]),
+        ("seed 1", [[1000], [200.0]]),
+        ("seed 1", [[1000, 2000, 3000], [5.0, 7.0, 9.0]]),
+    ]
+    published = [row for row in table.rows if row["source"] != "runs"]
+    assert {row["curve"] for row in published} == {"dhmbpo", "pdml-dhmbpo"}  # in both panels
+    assert (left.get_ylim(), left.get_xlim()) == (right.get_ylim(), right.get_xlim())
+    assert "dhmbpo seed 0: 1 of 3 values are not finite and were left out" in table.notes
+    assert sum("as published" in note for note in table.notes) == 1
+    assert len(KINDS["seeds"].draw(published).axes) == 2  # runs without an evaluation yet
 
 
 @pytest.mark.parametrize("kind", ["curves", "ablation", "rates"])
@@ -582,7 +602,7 @@ def test_list_figures(capsys):
 
 
 BAD = [
-    ("curve RUN", "figure = 'curve': unknown (did you mean curves?); allowed: curves, errors"),
+    ("curve RUN", "figure = 'curve': unknown (did you mean curves?); allowed: curves, seeds, errors"),
     ("curves", "the following arguments are required: RUN"),
     ("curves NOWHERE", "nowhere': no run there or below (no config.json)"),
     ("curves RUN NOWHERE", "nowhere': no run there or below (no config.json)"),

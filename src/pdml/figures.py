@@ -17,7 +17,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from pdml import tables
 from pdml.errors import UserError
-from pdml.look import Look, looks
+from pdml.look import SEED_LOOKS, Look, looks
 from pdml.runs import Row, Run
 from pdml.tables import Table
 
@@ -147,22 +147,7 @@ def draw_curves(rows: list[Row]) -> Figure:
             seeds = max(row["seeds"] for row in ours)
             _band(axis, ours, "step", look, f"{curve} ({seeds} seed{'s' if seeds > 1 else ''})")
         if paper:
-            mean = _column(paper, "mean")
-            axis.errorbar(
-                _column(paper, "step"),
-                mean,
-                xerr=_column(paper, "half_bin"),
-                yerr=np.nan_to_num([mean - _column(paper, "low"), _column(paper, "high") - mean]),
-                color=look.color,
-                linestyle=":",
-                marker="o",
-                markersize=4,
-                markerfacecolor="white",
-                linewidth=1.0,
-                elinewidth=0.8,
-                ecolor=(look.color, 0.4),
-                label=_paper_text(paper[0]),
-            )
+            _published(axis, paper, look.color)
     axis.set_xlabel("real steps after warm-up")
     axis.set_ylabel("return")
     if math.isfinite(tables.reach(rows)):
@@ -171,6 +156,59 @@ def draw_curves(rows: list[Row]) -> Figure:
     _focus(axis, [row for row in rows if row["step"] <= tables.reach(rows)])
     figure.legend(loc="outside right upper", fontsize=8)
     return figure
+
+
+def draw_seeds(rows: list[Row]) -> Figure:
+    """Draw the returns of every run by itself, a panel a curve, with the same range of returns in all of them."""
+    names, reach = _names(rows), tables.reach(rows)
+    figure, axes = _canvas(5.2, panels=len(names))
+    shown = _column([row for row in rows if row["step"] <= reach], "mean")
+    low, high = shown.min(initial=0.0), shown.max(initial=0.0)
+    for axis, curve in zip(axes, names, strict=True):
+        ours = _of(rows, curve=curve, source="runs")
+        paper = [row for row in _of(rows, curve=curve) if row["source"] != "runs"]
+        if paper:
+            _published(axis, paper, "#888888")
+        for run in _names(ours, "run"):
+            line = _of(ours, run=run)
+            look = SEED_LOOKS[run % len(SEED_LOOKS)]
+            axis.plot(
+                _column(line, "step"),
+                _column(line, "mean"),
+                color=look.color,
+                linestyle=_dashes(look),
+                marker="." if len(line) == 1 else None,
+                label=f"seed {line[0]['seed']}",
+            )
+        axis.set_title(curve)
+        if math.isfinite(reach):
+            axis.set_xlim(-0.02 * reach, reach)
+        axis.set_ylim(low - 0.03 * (high - low), high + 0.1 * (high - low))
+        axis.set_xlabel("real steps after warm-up")
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axis.legend(fontsize=7)
+    axes[0].set_ylabel("return")
+    return figure
+
+
+def _published(axis: Axes, rows: list[Row], color: str) -> None:
+    """Draw published points, hollow, with their interval and, to either side, their bin."""
+    mean = _column(rows, "mean")
+    axis.errorbar(
+        _column(rows, "step"),
+        mean,
+        xerr=_column(rows, "half_bin"),
+        yerr=np.nan_to_num([mean - _column(rows, "low"), _column(rows, "high") - mean]),
+        color=color,
+        linestyle=":",
+        marker="o",
+        markersize=4,
+        markerfacecolor="white",
+        linewidth=1.0,
+        elinewidth=0.8,
+        ecolor=(color, 0.4),
+        label=_paper_text(rows[0]),
+    )
 
 
 def _paper_text(row: Row) -> str:
@@ -352,6 +390,7 @@ def draw_aggregates(rows: list[Row]) -> Figure:
 
 KINDS: dict[str, Kind] = {
     "curves": Kind(lambda runs, _: tables.learning_curves(runs), draw_curves),
+    "seeds": Kind(lambda runs, _: tables.each_seed(runs), draw_seeds),
     "errors": Kind(lambda runs, _: tables.model_errors(runs), draw_errors),
     "compounding": Kind(lambda runs, wishes: tables.compounding(runs, wishes.at), draw_compounding),
     "weights": Kind(lambda runs, wishes: tables.mixture_weights(runs, wishes.at), draw_weights),

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 FIGURES: dict[str, str] = {
     "curves": "returns over steps: mean over seeds with 95 % interval, and published points",
+    "seeds": "returns over steps, every seed by itself, and published points",
     "errors": "the model's error on fresh steps of the current policy and of all so far (--diagnose)",
     "compounding": "the model's error over the depth of a rollout (--diagnose), at steps --at",
     "weights": "what historical policies weigh, at steps --at, and the paper's plot of it",
@@ -51,6 +52,11 @@ METHOD_LOOKS: dict[str, Look] = {
 
 SPARE = [Look(color, dash) for dash in ("8 2 2 2", "1 3") for color in (RED, BLUE, GREEN, PURPLE, BLACK, ORANGE, SKY)]
 """For runs whose settings differ from their method's defaults."""
+
+SEED_LOOKS = [
+    Look(color, dash) for dash in (SOLID, DASHED, DOTTED) for color in (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, BLACK)
+]
+"""For the seeds of one curve."""
 
 
 def looks(curves: Iterable[str]) -> dict[str, Look]:

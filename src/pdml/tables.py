@@ -51,6 +51,24 @@ def learning_curves(runs: Sequence[Run]) -> Table:
     return _with_paper(runs, lambda run: _papers(run, None))
 
 
+def each_seed(runs: Sequence[Run]) -> Table:
+    """Return over real steps of every run by itself, numbered within its curve, and published points."""
+    one_environment(runs)
+    rows: list[Row] = []
+    notes = _shared_settings(runs)
+    for curve, group in groups(runs).items():
+        for number, run in enumerate(group):
+            found = stats.over_seeds([returns(run)])
+            notes += found.notes
+            own: Row = {"run": number, "seed": run.config.seed}
+            rows += [row | own for row in curve_rows(curve, run.config.method, found)]
+        known = _papers(group[0], None)
+        if known is not None:
+            rows += _paper_rows(curve, group[0].config.method, known)
+            notes += [f"{known.label}: {known.note}"] if known.note else []
+    return Table(rows, list(dict.fromkeys(notes)))
+
+
 def ablation(runs: Sequence[Run]) -> Table:
     """Return over real steps of PDML, of its weights used by half, and of what it builds on, with published points."""
     kept = [run for run in runs if run.config.method in ABLATION]
