@@ -7,13 +7,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pdml.evaluation import EpisodeResult
 
+SHOWN = {"collect": "collecting", "fit": "fitting", "improve": "learning", "evaluate": "evaluating"}
+"""Phases that can take long: a fit or a lesson of double-horizon learning takes minutes."""
+
 
 class Watcher:
-    """Shows step, return, model error, steps a second and the time left."""
+    """Shows what is being done, step, return, model error, steps a second and the time left."""
 
     def __init__(self, total: int, warmup: int, step: int = 0):
         self._stream = sys.stdout
-        self._warmup = warmup
+        self._warmup, self._step = warmup, step
         self._text = {"return": "-", "model error": "-", "steps/s": "-"}
         self._bar: Progress | None = None
         if self._stream.isatty():
@@ -26,17 +29,23 @@ class Watcher:
                 console=Console(file=self._stream),
                 speed_estimate_period=300,
             )
-            phase = "warm-up" if step < warmup else "learning"
-            self._task = self._bar.add_task("", total=total, completed=step, phase=phase, numbers="")
+            self._task = self._bar.add_task("", total=total, completed=step, phase="", numbers="")
             self._bar.start()
 
     def step(self, step: int) -> None:
         """Move the bar; the time left is estimated from learning steps only, since the warm-up is fast."""
         if self._bar is None:
             return
+        self._step = step
         if step == self._warmup:
-            self._bar.reset(self._task, completed=step, phase="learning", numbers="")
+            self._bar.reset(self._task, completed=step)
         self._bar.update(self._task, completed=step, numbers=self._numbers())
+
+    def phase(self, name: str) -> None:
+        """Say what is being done from now on."""
+        if self._bar is not None and name in SHOWN:
+            warming = name == "collect" and self._step < self._warmup
+            self._bar.update(self._task, phase="warm-up" if warming else SHOWN[name])
 
     def block(self, model_error: float | None, rate: float) -> None:
         """Take over the numbers of a block; without a model there is no error of it."""

@@ -68,6 +68,7 @@ class Recorder:
     def begin(self, config: Config, watcher: Watcher | None) -> None:
         """Go on towards the steps of a configuration, which is the run's in all else."""
         self._config, self._watcher, self.short = config, watcher, False
+        self._clock.entered = (lambda phase: None) if watcher is None else watcher.phase
 
     def __call__(self, state: TrainState) -> Happened:
         """Record what this step calls for; where the run was asked to stop, save it and stop."""

@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -22,10 +22,13 @@ class Stopwatch:
     def __init__(self, total: float = 0.0, seconds: dict[str, float] | None = None) -> None:
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0) | (seconds or {})
         self._start = time.monotonic() - total
+        self.entered: Callable[[str], None] = lambda phase: None
+        """Told of every phase that begins."""
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Count the time spent inside."""
+        self.entered(phase)
         start = time.monotonic()
         try:
             yield
