@@ -108,8 +108,10 @@ def test_runs_that_differ_in_their_length_only_share_what_is_compiled(tiny):
     assert start(tiny)[2].improve is not other.improve
 
 
-def test_each_block_gets_the_weight_of_the_policy_that_closed_it(tiny):
+@pytest.mark.parametrize("method", ["pdml", "pdml-dhmbpo"])
+def test_each_block_gets_the_weight_of_the_policy_that_closed_it(method):
     """At call m the last F rows carry w_m, the F before them w_{m-1} with the shift of snapshot m-1, and so on."""
+    tiny = tiny_of(method)
     env, layout, parts = start(tiny)
     seen = []
 
@@ -121,7 +123,8 @@ def test_each_block_gets_the_weight_of_the_policy_that_closed_it(tiny):
     state = init(tiny, layout, parts, begin(env, tiny.seed, 0))
     spied = with_world(parts, weighting=spy)
     train(state, env, spied, tiny, Stopwatch())
-    assert len(seen) == 5  # steps 60, 80, 100, 120, 140
+    assert len(seen) == (5 if method == "pdml" else 6)  # steps 60, 80, 100, 120, 140; a lesson ends the last block too
+    rate = tiny.mixture.rate
     for m, (context, weights, snapshots, shifts) in enumerate(seen):
         assert snapshots == m + 1
         assert context.block.tolist() == [0] * 60 + [1 + i // 20 for i in range(20 * m)]
@@ -130,7 +133,7 @@ def test_each_block_gets_the_weight_of_the_policy_that_closed_it(tiny):
             continue
         u = 1 / np.maximum(shifts[1:m].astype(np.float64), 1e-3)
         u = u / u.sum()
-        w = np.concatenate([[u[0]], u, [max(0.02 / 0.98, u.max())]])
+        w = np.concatenate([[u[0]], u, [max(rate / (1 - rate), u.max())]])
         for block in range(m + 1):
             rows = weights.model[context.block == block]
             np.testing.assert_allclose(rows, w[block] / w.sum() / (60 if block == 0 else 20), rtol=1e-6)

@@ -1,6 +1,7 @@
 """Double-horizon learning: returns and gradients by hand, the counts of its loop, its model's fit, and whole runs."""
 
 import csv
+from collections import Counter
 from dataclasses import replace
 
 import jax
@@ -12,11 +13,13 @@ from conftest import tiny_of
 from scipy import stats
 from test_algorithm import everything, go, start
 
-from pdml.algorithm import add_prior, init, train
+from pdml import double
+from pdml.algorithm import add_prior, init, jitted, train
 from pdml.config import change, defaults
 from pdml.double import (
     DoubleState,
     Opts,
+    Updates,
     actor_loss,
     critic_target,
     empty,
@@ -29,12 +32,13 @@ from pdml.double import (
 )
 from pdml.envs import begin
 from pdml.errors import UserError
-from pdml.history import form_of, restored
+from pdml.history import flatten, form_of, restored
 from pdml.horizons import Knowledge, Near, SmoothActor, draw, far_rollout, head, near_rollout, soft_return
+from pdml.methods import RECIPES
 from pdml.model import Normaliser
 from pdml.nets import Layer, silu
 from pdml.replay import RealRows
-from pdml.runner import run
+from pdml.runner import run, spaces_of
 from pdml.settings import check
 from pdml.smooth import Dropout, dropped_silu, freeze, init_he, init_orthogonal, kept_units, layer_norm, smooth_mlp
 from pdml.standardised import (
@@ -51,6 +55,7 @@ from pdml.standardised import (
     slopes,
     standardised,
 )
+from pdml.termination import RULES, by_rule
 from pdml.timing import Stopwatch
 from pdml.transition import Layout
 
@@ -326,6 +331,31 @@ def test_updates_and_far_rollouts_are_counted_as_published():
     assert sum(count for alone, count in turns(change(config, {"updates_per_step": 2}), 1000) if not alone) == 2000
     assert all(not alone for alone, _ in turns(change(config, {"double.critic_share": 0.0}), 1000))
     assert ring_rows(config) == 51_200
+
+
+def test_lessons_make_the_updates_and_far_rollouts_that_they_plan(monkeypatch):
+    made = Counter()
+
+    def counted(name, function):
+        def call(*args):
+            jax.debug.callback(lambda: made.update([name]))
+            return function(*args)
+
+        return call
+
+    def counting_updates(*args):
+        return Updates(**{name: counted(name, update) for name, update in updates(*args)._asdict().items()})
+
+    monkeypatch.setattr(double, "updates", counting_updates)
+    monkeypatch.setattr(double, "far_rollout", lambda *args: counted("far", far_rollout(*args)))
+    config = change(tiny_of("dhmbpo"), {"double.refresh": 7, "double.critic_share": 0.25, "steps": 80})
+    layout = spaces_of(config.env).layout
+    wired = jitted(config, layout, RECIPES["dhmbpo"](config, layout, by_rule(RULES["InvertedPendulum"])))
+    state = go(config, wired)
+    jax.effects_barrier()
+    assert config.updates_per_step == 2
+    assert made == {"critics": 2 * 5, "everything": 120 + 40, "far": (1 + 18) + (1 + 6)}  # the last turns are short
+    assert 0 < int(state.imagined.size) <= len(state.imagined.rows) == ring_rows(config)
 
 
 def test_the_first_lesson_makes_up_for_the_warm_up_and_for_rows_from_before():
@@ -693,11 +723,46 @@ def test_each_arm_learns_something_else():
     assert len(set(found.values())) == 4
 
 
-def test_snapshots_keep_the_normaliser_that_they_acted_with():
-    state = go(tiny_of("pdml-dhmbpo"))
-    normaliser = state.agent.actor.normaliser
-    seen = [restored(form_of(state.agent.actor), state.history.snapshot(i)).normaliser for i in range(1, 5)]
-    assert len({np.asarray(one.mean).tobytes() for one in (*seen, normaliser)}) == 5
+def test_snapshots_are_the_policies_that_acted_with_the_normaliser_they_had():
+    acted = {}
+
+    def after(state):
+        acted.setdefault(max(0, 1 + (state.step - 60) // 20), flatten(state.agent.actor))
+
+    state = go(tiny_of("pdml-dhmbpo"), after_step=after)
+    assert state.history.count == 6
+    for number in range(6):
+        assert np.array_equal(state.history.snapshot(number), acted[number])
+    means = {np.asarray(restored(form_of(state.agent.actor), acted[i]).normaliser.mean).tobytes() for i in range(1, 7)}
+    assert len(means) == 6  # of all rows up to then
+
+
+def test_far_rollouts_begin_in_real_states_by_their_weights():
+    config, seen = tiny_of("pdml-dhmbpo"), []
+    env, layout, parts = start(config)
+    world = parts.recipe.world
+
+    def weigh(context):
+        seen.append(world.weighting(context))
+        return seen[-1]
+
+    def teach(agent, model, ring, starts, step, owed):
+        states = state.replay.stored().rows[:, : layout.obs_size]
+        number = {row.tobytes(): i for i, row in enumerate(states)}
+        assert len(number) == len(states) == step
+        found = [number[row.tobytes()] for row in starts((100, 200), np.random.default_rng(0)).reshape(-1, 4)]
+        shares = np.bincount(found, minlength=step) / 20_000
+        np.testing.assert_allclose(shares, seen[-1].starts, atol=0.006)
+        blocks = state.replay.stored().block
+        np.testing.assert_allclose(*(np.bincount(blocks, x) for x in (shares, seen[-1].starts)), atol=0.012)
+        return agent, ring, {}
+
+    recipe = parts.recipe._replace(world=world._replace(weighting=weigh))
+    parts = parts._replace(recipe=recipe._replace(lesson=recipe.lesson._replace(teach=teach)))
+    state = init(config, layout, parts, begin(env, 0, 0))
+    train(state, env, parts, config, Stopwatch())
+    assert len(seen) == 6
+    assert seen[-1].starts.max() > 1.5 * seen[-1].starts.min()
 
 
 @pytest.mark.parametrize(
