@@ -6,23 +6,26 @@ python results/summary.py results/InvertedPendulum-v5; python results/summary.py
 import argparse
 import math
 from pathlib import Path
+from statistics import mean, stdev
 
 from pdml.runs import groups, read_all, returns
 from pdml.stats import first_reaching, last_mean
 
 
 def table(path: Path, goal: float = 950.0, last: int = 1) -> str:
-    """Return each curve's budget, the mean of each seed's last evaluations, and when each reached the goal."""
+    """Return each curve's budget, the mean of each seed's last evaluations, that over seeds, and first passages."""
     runs = read_all([path])
     seeds = sorted({run.config.seed for run in runs})
-    head = f"| method | steps | {' | '.join(f'seed {seed}' for seed in seeds)} | first at {goal:.0f} or more, by seed |"
-    lines = [head, "|---" * (len(seeds) + 3) + "|"]
+    names = ["method", "steps", *(f"seed {seed}" for seed in seeds), "mean ± deviation"]
+    lines = [f"| {' | '.join(names)} | first at {goal:.0f} or more, by seed |", "|---" * (len(names) + 1) + "|"]
     for curve, group in groups(runs).items():
-        found = {run.config.seed: f"{last_mean(returns(run), last):.0f}" for run in group}
+        found = {run.config.seed: last_mean(returns(run), last) for run in group}
         reached = [first_reaching(returns(run), goal) + run.config.warmup_steps for run in group]
         first = ", ".join("never" if math.isinf(step) else f"{step:.0f}" for step in reached)
-        cells = " | ".join(found.get(seed, "–") for seed in seeds)
-        lines.append(f"| {curve} | {group[0].config.steps} | {cells} | {first} |")
+        cells = " | ".join(f"{found[seed]:.0f}" if seed in found else "–" for seed in seeds)
+        values = list(found.values())
+        spread = f"{mean(values):.0f} ± {stdev(values):.0f}" if len(values) > 1 else "–"
+        lines.append(f"| {curve} | {group[0].config.steps} | {cells} | {spread} | {first} |")
     return "\n".join(lines)
 
 

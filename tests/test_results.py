@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pdml.config import DOUBLE, STEPWISE, defaults
+from pdml.config import DOUBLE, METHODS
 from pdml.runs import differences, read_all, returns
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -15,22 +15,22 @@ PENDULUM = RESULTS / "InvertedPendulum-v5"
 HOPPER = RESULTS / "Hopper-v5"
 
 
-@pytest.mark.parametrize("method", STEPWISE)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_three_complete_seeds_on_the_pendulum(method):
-    runs = read_all([PENDULUM / method])
+    runs, budgets = read_all([PENDULUM / method]), {"sac": 20_000, **dict.fromkeys(DOUBLE, 6000)}
     assert [run.config.seed for run in runs] == [0, 1, 2]
     for run in runs:
         assert run.config.method == method
         assert differences(run.config) == []
         assert run.status == "done"
         assert run.problems == ()
-        assert run.config.steps == (20_000 if method == "sac" else defaults("InvertedPendulum-v5", method).steps)
+        assert run.config.steps == budgets.get(method, 4000)
         metadata = json.loads((run.path / "metadata.json").read_text())
         assert f"--method {method} --seed {run.config.seed}" in metadata["command"]
         assert metadata["modified"] is False
 
 
-@pytest.mark.parametrize("method", ["pdml", "mbpo", "sac", "redq"])
+@pytest.mark.parametrize("method", ["pdml", "mbpo", "sac", "redq", *DOUBLE])
 def test_these_methods_reach_950_on_every_seed(method):
     for run in read_all([PENDULUM / method]):
         assert returns(run).values.max() >= 950
@@ -39,14 +39,16 @@ def test_these_methods_reach_950_on_every_seed(method):
 @pytest.mark.parametrize("method", DOUBLE)
 def test_double_horizon_learning_has_its_complete_seeds_on_hopper(method):
     runs = read_all([HOPPER / method])
-    assert [run.config.seed for run in runs] == [0, 1, 2]
+    assert [run.config.seed for run in runs] == [0, 1, 2, 3]
     for run in runs:
         assert (run.config.method, run.config.steps, differences(run.config)) == (method, 20_000, [])
         assert (run.status, run.problems) == ("done", ())
         assert json.loads((run.path / "metadata.json").read_text())["modified"] is False
 
 
-@pytest.mark.parametrize(("page", "options"), [(PENDULUM, {}), (HOPPER, {"goal": 3000.0, "last": 5})])
+@pytest.mark.parametrize(
+    ("page", "options"), [(PENDULUM, {}), *((HOPPER, {"goal": 3000.0, "last": last}) for last in (5, 1))]
+)
 def test_the_page_shows_the_table_that_the_files_give(page, options):
     table = runpy.run_path(str(RESULTS / "summary.py"))["table"](page, **options)
     assert table in (page / "README.md").read_text()
