@@ -46,6 +46,16 @@ def test_double_horizon_learning_has_its_complete_seeds_on_hopper(method):
         assert json.loads((run.path / "metadata.json").read_text())["modified"] is False
 
 
+def test_the_arm_with_weights_on_the_model_has_two_complete_seeds_on_hopper():
+    runs = read_all([HOPPER / "pdml-dhmbpo-model"])
+    assert [run.config.seed for run in runs] == [0, 1]
+    for run in runs:
+        assert (run.config.method, run.config.weigh, run.config.steps) == ("pdml-dhmbpo", "model", 20_000)
+        assert len(differences(run.config)) == 1
+        assert (run.status, run.problems) == ("done", ())
+        assert json.loads((run.path / "metadata.json").read_text())["modified"] is False
+
+
 @pytest.mark.parametrize(
     ("page", "options"), [(PENDULUM, {}), *((HOPPER, {"goal": 3000.0, "last": last}) for last in (5, 1))]
 )
