@@ -334,7 +334,8 @@ def test_what_is_needed_grows_with_the_run():
     short, long = (
         needs.estimate(change(defaults("Hopper-v5", "pdml"), {"steps": n}), layout) for n in (20_000, 125_000)
     )
-    assert all(a < b for a, b in zip(short, long, strict=True))
+    assert all(a < b for a, b in zip(short[:-1], long[:-1], strict=True))
+    assert short.first == long.first == 0  # without a lesson nothing is learned before the first step after the warm-up
     with pytest.raises(UserError, match=r"memory: the run needs about [\d.]+ GB"):
         needs.require(long._replace(memory=1e15), Path())
     line = needs.describe(long)
