@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pdml import checkpoint
-from pdml.config import MODEL_BASED, Config, change, defaults
+from pdml.config import DOUBLE, MODEL_BASED, Config, change, defaults
 from pdml.rundir import Table
 from pdml.settings import check, to_json
 from pdml.timing import PHASES
@@ -83,7 +83,8 @@ def _progress(path: Path, config: Config, reached: int, evaluated: dict[int, flo
             "eval/return": float(evaluated.get(step, float("nan"))),
         }
         if config.method in MODEL_BASED:
-            row |= {"weights/effective_size": 100.0, "model/holdout_error": 1.0 / number}
+            error = -20.0 - number if config.method in DOUBLE else 1.0 / number
+            row |= {"weights/effective_size": 100.0, "model/holdout_error": error}
         progress.add(row | {"agent/temperature": 0.5})
         spent = {phase: 10.0 * number for phase in PHASES}
         spent["improve"] += 20.0 * number

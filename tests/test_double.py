@@ -9,19 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import tiny_of
+from conftest import TINY, TINY_DOUBLE, tiny_of
 from scipy import stats
 from test_algorithm import everything, go, start
 
 from pdml import double
 from pdml.algorithm import add_prior, init, jitted, train
-from pdml.config import change, defaults
+from pdml.cli import main
+from pdml.config import change, defaults, get
 from pdml.double import (
     DoubleState,
     Opts,
     Updates,
     actor_loss,
     critic_target,
+    double_agent,
     empty,
     follow_bounds,
     ring_rows,
@@ -39,7 +41,7 @@ from pdml.model import Normaliser
 from pdml.nets import Layer, silu
 from pdml.replay import RealRows
 from pdml.runner import run, spaces_of
-from pdml.settings import check
+from pdml.settings import check, read_config
 from pdml.smooth import Dropout, dropped_silu, freeze, init_he, init_orthogonal, kept_units, layer_norm, smooth_mlp
 from pdml.standardised import (
     ADAM,
@@ -49,6 +51,7 @@ from pdml.standardised import (
     SmoothNetwork,
     chance,
     imagined_step,
+    judge,
     likelihood_loss,
     member_means,
     prepare,
@@ -262,6 +265,15 @@ def test_a_terminated_row_contributes_its_last_reward_and_nothing_after():
     found = np.asarray(soft_return(near, jnp.asarray([jnp.nan, 10.0]), jnp.asarray(2.0), 0.5, first=0.0))
     assert found[0] == pytest.approx(1.0 + 0.5 * (2.0 - 0.5))
     assert found[1] == pytest.approx(1.0 + 0.5 * 1.5 + 0.25 * 3.75 + 0.125 * 8.0)
+    finite = near._replace(reward=jnp.nan_to_num(reward), log_prob=jnp.nan_to_num(log_prob, posinf=9.0))
+
+    def total(near, last):
+        return soft_return(near, last, jnp.asarray(2.0), 0.5, first=1.0).sum()
+
+    slopes, last = jax.grad(total, argnums=(0, 1))(finite, jnp.asarray([7.0, 10.0]))
+    np.testing.assert_array_equal(slopes.reward, [[1.0, 1.0], [0.5, 0.5], [0.0, 0.25]])
+    np.testing.assert_array_equal(slopes.log_prob, [[-2.0, -2.0], [-1.0, -1.0], [0.0, -0.5], [0.0, -0.25]])
+    np.testing.assert_array_equal(last, [0.0, 0.125])
 
 
 def test_a_rollout_goes_on_behind_the_end_of_its_episode_but_is_not_alive():
@@ -377,7 +389,8 @@ def test_the_first_lesson_makes_up_for_the_warm_up_and_for_rows_from_before():
 
 
 def test_a_run_has_learned_from_its_last_block_and_reports_the_warm_up(tmp_path):
-    run(change(tiny_of("dhmbpo"), {"steps": 90, "eval_every": 20}), tmp_path, 1, "test")
+    config = change(tiny_of("dhmbpo"), {"steps": 90, "eval_every": 20})
+    state = run(config, tmp_path, 1, "test")
     with (tmp_path / "progress.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["step"] for row in rows] == ["60", "80", "90"]
@@ -385,6 +398,7 @@ def test_a_run_has_learned_from_its_last_block_and_reports_the_warm_up(tmp_path)
     assert rows[1]["agent/value"] == rows[2]["agent/value"]  # nothing is learned from a block that has not ended
     with (tmp_path / "evaluations.csv").open() as file:
         assert sorted({int(row["step"]) for row in csv.DictReader(file)}) == [60, 80]
+    assert len(state.imagined.rows) == ring_rows(config)
     assert sorted(path.name for path in (tmp_path / "blocks").iterdir()) == [
         "step_00000060.safetensors",
         "step_00000080.safetensors",
@@ -684,6 +698,91 @@ def test_networks_in_one_are_the_networks_one_by_one_frozen_or_not():
     assert not np.allclose(dropped, alone)
 
 
+def layers_by_hand(layers, x, eps=None):
+    """Layers in numpy: SiLU, and before each layer but the first a norm of the row, with its eps."""
+    for i, layer in enumerate(layers):
+        if i and eps is not None:
+            x = (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + eps[i - 1])
+        x = x @ np.asarray(layer.w, np.float64) + np.asarray(layer.b, np.float64)
+        x = x / (1.0 + np.exp(-x)) if i < len(layers) - 1 else x
+    return x
+
+
+def member_of(networks, k):
+    return jax.tree.map(lambda leaf: leaf[k], networks)
+
+
+def test_networks_are_those_published():
+    """The model's norms have eps 1, 0.1 and 0.01, the critics' 1e-5; the policy has none, and never less noise."""
+    config, layout = defaults("Hopper-v5", "dhmbpo"), Layout(11, 3)
+    drawn = np.random.default_rng(0)
+    obs, action = drawn.standard_normal((6, 11)), drawn.uniform(-1, 1, (6, 3))
+    x, inputs = np.concatenate([obs, action], axis=1), (jnp.asarray(obs, jnp.float32), jnp.asarray(action, jnp.float32))
+    model = standardised(config, layout).init(jax.random.key(0))
+    assert [layer.w.shape for layer in model.network.members] == [
+        (8, 14, 256),
+        (8, 256, 256),
+        (8, 256, 256),
+        (8, 256, 12),
+    ]
+    found = member_means(model, *inputs)
+    for k in range(8):
+        expected = layers_by_hand(member_of(model.network.members, k), x, (1.0, 0.1, 0.01))
+        np.testing.assert_allclose(found[k], expected, rtol=1e-3, atol=1e-4)
+    state = double_agent(config, layout).init(jax.random.key(0))
+    mean, raw = np.split(layers_by_hand(state.actor.layers, obs), 2, axis=1)
+    for got, expected in zip(head(state.actor, inputs[0]), (mean, np.log(np.log1p(np.exp(raw)) + 1e-5)), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-4)
+    low = jax.tree.map(jnp.zeros_like, state.actor.layers[-1])
+    silent = replace(state.actor, layers=(*state.actor.layers[:-1], low._replace(b=jnp.full(6, -100.0))))
+    np.testing.assert_allclose(np.exp(head(silent, inputs[0])[1]), 1e-5, rtol=1e-4)
+    state = replace(state, bounds=jnp.asarray([-4.0, 10.0]))
+    np.testing.assert_allclose(values(state.critics, state, *inputs), np.full((5, 6), 3.0), rtol=1e-6)  # the centre
+    keys = jax.random.split(jax.random.key(1), 5)
+    critics = stack([init_he(k, (14, 256, 256, 256, 1)) for k in keys])
+    for k in range(5):
+        expected = 7.0 * layers_by_hand(member_of(critics, k), x, (1e-5,) * 3)[:, 0] + 3.0
+        np.testing.assert_allclose(values(critics, state, *inputs)[k], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_less_noise_than_a_thousandth_is_not_paid_for():
+    """Below it the logarithm stands still, and the error alone pulls at the noise."""
+    member = member_of(linear_model(noise=1e-4).network, 0)
+    x, y = jnp.ones((1, 3)), jnp.zeros((1, 3))
+    gap = np.asarray(member.members[0].w).sum(axis=0) + np.asarray(member.members[0].b)
+
+    def loss(log_std):
+        return likelihood_loss(
+            replace(member, log_std=log_std), jnp.ones(1), jax.random.key(0), x, y, jnp.zeros(()), ()
+        )
+
+    value, slope = jax.value_and_grad(loss)(member.log_std)
+    assert float(value) == pytest.approx((0.5 * gap**2 * 1e8 + np.log(1e-3)).sum(), rel=1e-4)
+    np.testing.assert_allclose(slope, -(gap**2) * 1e8, rtol=1e-4)
+    np.testing.assert_allclose(jax.grad(loss)(jnp.full(3, np.log(0.01))), 1.0 - gap**2 * 1e4, rtol=1e-4)
+
+
+def test_held_out_rows_are_scored_by_mean_spread_and_noise():
+    outputs, stds = np.array([[1.0, 0.0, 2.0], [3.0, 0.5, -1.0]]), np.array([[0.5, 1.0, 2.0], [2.0, 1.0, 0.5]])
+    network = constant_model(outputs, np.log(stds)).network
+    y = np.array([[1.5, 0.0, 0.0], [0.0, 1.0, 2.0]])
+    variance = outputs.var(axis=0, ddof=1) + np.sqrt(stds.prod(axis=0)) ** 2
+    expected = (0.5 * (y - outputs.mean(axis=0)) ** 2 / variance + 0.5 * np.log(variance)).sum(axis=1)
+    np.testing.assert_allclose(judge(network, jnp.zeros((2, 3)), jnp.asarray(y, jnp.float32)), expected, rtol=1e-5)
+
+
+def test_critics_learn_with_units_left_out():
+    found = set()
+    for rate in (0.0, 0.5):
+        config = change(tiny_of("dhmbpo"), {"batch_size": ROWS, "double.critic_dropout": rate})
+        state, adam = agent_state(), optax.adam(1e-3)
+        opts = Opts(*(adam.init(part) for part in (state.actor.layers, state.critics, state.log_alpha)))
+        obs = jax.random.normal(jax.random.key(9), (ROWS, 2))
+        _, _, told = updates(config, LAYOUT, NEVER).critics(state, opts, linear_model(), obs, jax.random.key(0))
+        found.add(round(float(told["agent/critic_loss"]), 4))
+    assert len(found) == 2
+
+
 def test_initial_weights_have_the_published_spread():
     layers = init_he(jax.random.key(0), (100, 400, 50), bias=0.5, last=0.0)
     assert float(layers[0].w.std()) == pytest.approx((2 / 100) ** 0.5, rel=0.03)
@@ -777,11 +876,71 @@ def test_sizes_that_do_not_fit_are_refused(changes, message):
         check(change(tiny_of("dhmbpo"), changes))
 
 
-def test_the_published_profile_is_the_published_one():
+PUBLISHED = {
+    "warmup_steps": 5000,
+    "model_every": 1000,
+    "updates_per_step": 1,
+    "batch_size": 256,
+    "replay_capacity": 1_000_000,
+    "agent.hidden_sizes": (256, 256, 256),
+    "agent.learning_rate": 3e-4,
+    "agent.gamma": 0.995,
+    "agent.tau": 0.005,
+    "agent.temperature": None,
+    "agent.first_temperature": 0.1,
+    "agent.target_entropy": -3.0,
+    "agent.num_critics": 5,
+    "agent.subset": 2,
+    "dynamics.num_members": 8,
+    "dynamics.hidden_sizes": (256, 256, 256),
+    "dynamics.learning_rate": 1e-3,
+    "dynamics.weight_decay": (2.5e-4, 5e-4, 7.5e-4, 1e-3),
+    "dynamics.batch_size": 2048,
+    "dynamics.holdout_ratio": 0.2,
+    "dynamics.holdout_max": 12_288,
+    "dynamics.patience": 124,
+    "dynamics.max_epochs": 621,
+    "double.far": 20,
+    "double.near": 5,
+    "double.refresh": 20,
+    "double.retain": 10,
+    "double.clear": False,
+    "double.critic_share": 0.25,
+    "double.critic_dropout": 1e-3,
+    "double.bound_quantile": 0.01,
+    "double.bound_rate": 3e-4,
+    "double.dropout": (0.0075, 0.005, 0.0025),
+    "double.noise_decay": 1e-2,
+    "double.reward_noise": 1e-3,
+    "double.epoch_batches": 6,
+    "double.judge_every": 1,
+    "double.significance": 0.1,
+    "double.first_factor": 5,
+}
+"""On Hopper [Kubo et al. 2025, its configuration files]."""
+
+
+def test_the_published_profile_is_the_published_one(tmp_path):
     config = defaults("Hopper-v5", "dhmbpo", "published")
-    dynamics = config.dynamics
-    assert (dynamics.batch_size, dynamics.patience, dynamics.max_epochs) == (2048, 124, 621)
-    assert (dynamics.holdout_max, config.double.judge_every) == (12_288, 1)
+    assert {name: get(config, name) for name in PUBLISHED} == PUBLISHED
+    ours = defaults("Hopper-v5", "dhmbpo")
+    other = {name for name in PUBLISHED if get(ours, name) != PUBLISHED[name]}
+    assert other == {f"dynamics.{name}" for name in ("batch_size", "holdout_max", "patience", "max_epochs")} | {
+        "double.judge_every"
+    }
+    small = {name: value for name, value in TINY_DOUBLE.items() if not name.startswith("dynamics.pat")}
+    small |= {
+        name: TINY[name] for name in ("warmup_steps", "model_every", "agent.hidden_sizes", "dynamics.hidden_sizes")
+    }
+    small |= {"steps": 61, "eval_episodes": 0, "dynamics.weight_decay": (1e-3, 1e-3), "dynamics.max_epochs": 3}
+    words = [
+        f"--{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}" for name, value in small.items()
+    ]
+    first = ["train", "--env", "Hopper-v5", "--method", "dhmbpo", "--preset", "published"]
+    assert main([*first, *words, "--run-dir", str(tmp_path / "run")]) == 0
+    assert read_config(tmp_path / "run" / "config.json") == change(config, small)
+    with (tmp_path / "run" / "progress.csv").open() as file:
+        assert next(row["model/epochs"] for row in csv.DictReader(file)) == "6.0"  # twice as many in the first fit
     walker = defaults("Walker2d-v5", "dhmbpo", "published").dynamics
     assert (walker.patience, walker.max_epochs) == (144, 722)
     with pytest.raises(UserError, match="preset = 'published': is for dhmbpo, pdml-dhmbpo; method is 'pdml'"):

@@ -364,6 +364,22 @@ def test_a_run_of_double_horizon_learning_says_how_long_its_first_lesson_is():
     assert needs.describe(short).endswith("the environment's own time")
 
 
+@pytest.mark.parametrize(
+    ("env", "preset", "steps", "tflop"),
+    [
+        ("Hopper-v5", "published", 125_000, 5.000 * 3.82 + 0.25 * 1.94 + 3.105 * 13.5),  # 1 minibatch of 2048 an epoch
+        ("InvertedPendulum-v5", "paper", 6000, None),
+    ],
+)
+def test_the_first_lesson_counts_the_rows_that_there_are_then(env, preset, steps, tflop):
+    layout, base = spaces_of(env).layout, defaults(env, "dhmbpo", preset)
+    long, short = (needs.estimate(change(base, {"steps": n}), layout) for n in (steps, base.warmup_steps))
+    assert long.first == short.first == short.flop < long.flop
+    assert tflop is None or long.first == pytest.approx(1e12 * tflop, rel=0.02)
+    handed = needs.estimate(change(base, {"steps": steps}), layout, prior=50_000)
+    assert handed.first > 2 * long.first  # they are learned from as well
+
+
 def test_a_run_says_before_its_start_what_it_needs(tmp_path, capsys):
     assert main(words_of(tmp_path / "run", small_of("faulty:None-v0"))) == 0
     out = capsys.readouterr().out.splitlines()

@@ -4,18 +4,21 @@ import csv
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 from conftest import tiny_of
 
 from pdml import analyses, video
 from pdml.cli import main
-from pdml.config import change
+from pdml.config import change, defaults
 from pdml.errors import UserError
 from pdml.report import strips
 from pdml.runner import run
 from pdml.runs import read_all
+from pdml.settings import check
 
 
 def can_render():
@@ -73,6 +76,39 @@ def test_every_block_keeps_its_policy_and_archives_keep_the_same(trained):
     assert sorted(archived) == [20, 100]
     np.testing.assert_array_equal(archived[20]()[0].w, known[20]()[0].w)
     assert not np.array_equal(known[20]()[0].w, known[40]()[0].w)
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "b"
+    config = change(tiny_of("dhmbpo"), {"archive_at": (60, 80, 100)})
+    assert (config.warmup_steps, config.model_every, config.steps) == (60, 20, 160)
+    run(config, path, 1, "test")
+    return path
+
+
+def test_with_a_lesson_a_step_has_the_policy_that_it_ended_with(taught):
+    with analyses.opened(taught) as run:
+        archived = {step: read() for step, read in analyses.snapshots(run).items()}
+        assert sorted(archived) == [0, 20, 40, 60, 80]  # a block's policy is kept when the block is full
+        (taught / "archive").rename(taught / "hidden")
+        known = {step: read() for step, read in analyses.snapshots(run).items()}
+        (taught / "hidden").rename(taught / "archive")
+    assert sorted(known) == sorted(archived)
+    for step in (0, 20, 40):
+        for kept, snapshot in zip(jax.tree.leaves(archived[step]), jax.tree.leaves(known[step]), strict=True):
+            np.testing.assert_array_equal(kept, snapshot)
+    assert not np.array_equal(known[20].layers[0].w, known[40].layers[0].w)
+
+
+def test_the_model_of_double_horizon_learning_is_trained_on_no_less_patiently_than_in_its_run(taught):
+    run = defaults("Hopper-v5", "dhmbpo")
+    for patience, expected in ((20, 40), (60, 60)):
+        dynamics = replace(run.dynamics, patience=expected, max_epochs=500)
+        assert check(analyses.longer(run, patience, 500)) == replace(run, dynamics=dynamics)
+    (row,) = analyses.converged(taught, [20], max_epochs=100, fresh=50)
+    assert row["epochs"] > 20
+    assert row["converged_l2"] < row["archived_l2"]
 
 
 def test_visitation_has_the_steps_of_the_chosen_policies(trained, capsys):

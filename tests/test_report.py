@@ -77,6 +77,19 @@ def test_double_horizon_methods_stand_beside_the_published_curve(tmp_path):
     assert "<td>27,000; &gt; 20,000</td>" in text
 
 
+def test_scores_of_the_double_horizon_model_have_a_panel_of_their_own_and_may_be_negative(tmp_path):
+    for method in ("mbpo", "dhmbpo"):
+        write_seeds(tmp_path, method, [[1.0, 2.0, 3.0]], steps=3000)
+    main(["report", str(tmp_path), "--out", str(tmp_path / "r.html"), "--no-frames"])
+    panels = {panel["id"]: panel for panel in data(tmp_path / "r.html")["panels"]}
+    for id, method, is_log in (("holdout", "mbpo", True), ("score", "dhmbpo", False)):
+        panel = panels[f"Hopper-v5/{id}"]
+        (line,) = panel["series"]
+        assert (line["method"], panel["log"]) == (method, is_log)
+        assert all(value > 0 for value in line["mean"]) == is_log
+    assert panels["Hopper-v5/score"]["series"][0]["mean"][:2] == [-21.0, -22.0]
+
+
 @needs_chromium
 def test_it_opens_in_a_browser_and_methods_can_be_switched_off(report, tmp_path):
     with open_page(report, 1200, 900) as browser:

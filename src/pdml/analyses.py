@@ -14,12 +14,11 @@ import numpy as np
 from pdml import checkpoint, reference, rundir
 from pdml.algorithm import Parts
 from pdml.arrays import read_arrays
-from pdml.config import Config, change
+from pdml.config import DOUBLE, Config, change
 from pdml.diagnostics import Probe, collect, diagnosis
 from pdml.errors import UserError
 from pdml.history import form_of, restored
 from pdml.methods import World
-from pdml.nets import Mlp
 from pdml.randomness import Purpose, key
 from pdml.replay import Replay
 from pdml.runner import build
@@ -38,16 +37,16 @@ class Opened(NamedTuple):
     layout: Layout
     parts: Parts
 
-    def fresh(self, actor: Mlp, step: int, count: int) -> Probe:
+    def fresh(self, actor: Any, step: int, count: int) -> Probe:
         """Take fresh stochastic steps of a policy."""
         act = self.parts.act
         return collect(self.layout, self.env, lambda obs, draw: act(actor, obs, draw), self.config.seed, step, count)
 
 
 @contextmanager
-def opened(path: Path, changes: dict[str, Any] | None = None) -> Iterator[Opened]:
-    """Wire a run's configuration, with some settings changed."""
-    config = change(check(read_config(rundir.require(path) / "config.json")), changes or {})
+def opened(path: Path, changed: Callable[[Config], Config] = lambda config: config) -> Iterator[Opened]:
+    """Wire a run's configuration, or what is made of it."""
+    config = changed(check(read_config(rundir.require(path) / "config.json")))
     env, layout, parts = build(config)
     with closing(env):
         yield Opened(path, config, env, layout, parts)
@@ -58,14 +57,12 @@ def converged(
 ) -> list[Row]:
     """Train archived models on, on all data of their step alike, until the holdout error no longer falls.
 
-    A fit usually stops after five epochs without a gain of 1 %; here after `patience` without one of 0.1 %. Before and
-    after, the error is measured on fresh steps of the archived policy.
+    Before and after, the error is measured on fresh steps of the archived policy.
 
     Args:
         steps: Archived steps, after warm-up; by default all.
     """
-    changes = {"dynamics.patience": patience, "dynamics.improvement": 1e-3, "dynamics.max_epochs": max_epochs}
-    with opened(path, changes) as run:
+    with opened(path, lambda config: longer(config, patience, max_epochs)) as run:
         if run.parts.recipe.world is None:
             raise UserError(f"run = '{path}': method '{run.config.method}' has no model")
         known = archives(run)
@@ -75,6 +72,19 @@ def converged(
             if step not in known:
                 raise UserError(f"at = {step}: not archived; there are {', '.join(map(str, known))}")
         return [_converge(run, known[step], step, fresh) for step in (steps or known)]
+
+
+def longer(config: Config, patience: int, max_epochs: int) -> Config:
+    """Let fits go on for longer.
+
+    A fit usually stops after five epochs without a gain of 1 %; here after `patience` without one of 0.1 %. That of
+    double-horizon learning stops by a test of its own, and then waits no less than it did in the run.
+    """
+    if config.method in DOUBLE:
+        changes: dict[str, Any] = {"dynamics.patience": max(patience, config.dynamics.patience)}
+    else:
+        changes = {"dynamics.patience": patience, "dynamics.improvement": 1e-3}
+    return change(config, changes | {"dynamics.max_epochs": max_epochs})
 
 
 def archives(run: Opened) -> dict[int, Path]:
@@ -119,19 +129,22 @@ def _restored(template: Any, arrays: dict[str, np.ndarray], prefix: str, file: P
         raise UserError(f"'{file}' does not belong to its run's configuration ({error})") from None
 
 
-def snapshots(run: Opened) -> dict[int, Callable[[], Mlp]]:
-    """Return the policies that are kept, by steps after warm-up: every block's, and those archived."""
+def snapshots(run: Opened) -> dict[int, Callable[[], Any]]:
+    """Return the policies that are kept, by steps after warm-up: every block's, and those archived.
+
+    A snapshot closes its block. With a lesson it has collected the block, and is the policy of the block's begin.
+    """
     agent = run.parts.recipe.agent.init(key(0, Purpose.AGENT_INIT))
-    found: dict[int, Callable[[], Mlp]] = {
+    found: dict[int, Callable[[], Any]] = {
         step: lambda file=file: _restored(agent.actor, read_arrays(file)[0], "agent.actor", file)
         for step, file in archives(run).items()
     }
     saved = sorted((run.path / "checkpoints").glob("step_*.safetensors"))
     if saved:
         flat = read_arrays(saved[-1])[0]["history.snapshots"]
-        form = form_of(agent.actor)
-        for i, parameters in enumerate(flat):
-            found[i * run.config.model_every] = lambda parameters=parameters: restored(form, parameters)
+        form, first = form_of(agent.actor), 0 if run.parts.recipe.lesson is None else 1
+        for i, parameters in enumerate(flat[first:]):
+            found.setdefault(i * run.config.model_every, lambda parameters=parameters: restored(form, parameters))
     return found
 
 

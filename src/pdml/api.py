@@ -279,7 +279,8 @@ class Agent:
     def act(self, obs: Any) -> np.ndarray:
         """Return the action to take now, to explore, in the environment's own range; then call `observe`.
 
-        At the first step of a block it fits the model, which takes a while.
+        At the first step of a block it fits the model, which takes a while; agents with a lesson learn in `observe`, at
+        a block's last step.
         """
         session, state = self._session, self._session.state
         batch = as_batch(obs, session.problem.spaces.obs_size)

@@ -301,7 +301,9 @@ class Config:
 
     env: str = option("InvertedPendulum-v5", "environment id, or module:Id")
     method: str = option("pdml", "method", choices=tuple(METHODS))
-    preset: str = option("paper", "named set of changes to the defaults", choices=tuple(PRESETS))
+    preset: str = option(
+        "paper", "named set of changes to the defaults; DHMBPO's own are 'published'", choices=tuple(PRESETS)
+    )
     steps: int = option(4000, "real steps in all, warm-up included", "[1, inf)")
     seed: int = option(0, "seed of everything random", "[0, 4294967295]")
     warmup_steps: int = option(5000, "first steps: uniform actions, nothing is learned", "[2, inf)")

@@ -133,7 +133,8 @@ def soft_return(
 ) -> Float[Array, " b"]:
     r"""$\sum_{t<H} \gamma^t m_t (r_t - \alpha \log\pi_t) + \gamma^H m_H (Q - \alpha \log\pi_H)$.
 
-    Selected with `where`, so that nothing after the end of an episode counts, be it finite or not.
+    Selected with `where`: nothing after the end of an episode counts, be it finite or not; nor does it in the
+    gradient, as long as it is finite.
 
     Args:
         first: Factor of the first action's entropy: 1 for the actor; 0 for the critics, to whom it is given.

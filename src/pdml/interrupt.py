@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM: a flag that is read where the state is whole, so that nothing learned is lost.
 
 A signal between a dispatch and its assignment would lose donated arrays; so handlers only set the flag. It is read
-after every real step, where the whole state is saved, and inside long work on a block (fits, adaptation) and long
-evaluations, where that is abandoned and the last checkpoint stands.
+after every real step, where the whole state is saved, and inside long work on a block (fits, adaptation, lessons) and
+long evaluations, where that is abandoned and the last checkpoint stands.
 """
 
 import signal

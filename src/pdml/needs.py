@@ -47,9 +47,10 @@ def estimate(config: Config, layout: Layout, prior: int = 0) -> Needs:
             saved += blocks * config.mixture.reservoir * 2 * layout.action_size * 4.0
         working += rows * (6 * width + 12.0 * config.dynamics.num_members)
     disk = 3 * saved + blocks * (4096 + 6.0 * blocks) + 2e6
-    double = config.method in DOUBLE
-    flop = (_double_flop if double else _stepwise_flop)(config, sizes, rows, blocks)
-    first = _double_flop(config, sizes, rows, 0) if double else 0.0
+    if config.method in DOUBLE:
+        flop, first = (_double_flop(config, sizes, prior, count) for count in (blocks, 0))
+    else:
+        flop, first = _stepwise_flop(config, sizes, rows, blocks), 0.0
     return Needs(BASE_MEMORY + 3 * saved + working, saved, disk, flop, first)
 
 
@@ -85,7 +86,7 @@ def _stepwise_flop(config: Config, sizes: _Sizes, rows: int, blocks: int) -> flo
     return flop if config.method in MODEL_FREE else flop + EPOCHS * blocks * (rows / 2) * 6 * sizes.members
 
 
-def _double_flop(config: Config, sizes: _Sizes, rows: int, blocks: int) -> float:
+def _double_flop(config: Config, sizes: _Sizes, prior: int, blocks: int) -> float:
     """Count updates, the critics' alone among them, and fits, of which the warm-up's end has several times as many.
 
     A fit counts with all the epochs that it may take: on Hopper nearly every fit takes them.
@@ -93,13 +94,16 @@ def _double_flop(config: Config, sizes: _Sizes, rows: int, blocks: int) -> float
     if config.steps < config.warmup_steps:
         return 0.0
     double, dynamics = config.double, config.dynamics
-    learned = max(config.warmup_steps, config.model_every) + blocks * config.model_every
+    first = config.warmup_steps + prior
+    learned = max(first, config.model_every) + blocks * config.model_every
     member = sizes.members / dynamics.num_members
     update = 6 * (double.near + 1) * sizes.actor + 4 * double.near * member + 11 * sizes.critics
     alone = double.critic_share * config.model_every * (blocks + 1)
-    batches = min(double.epoch_batches, max(1.0, rows / 2 / dynamics.batch_size))
-    epochs = dynamics.max_epochs * (blocks + double.first_factor)
-    fits = epochs * batches * dynamics.batch_size * 6 * sizes.members
+    rows = first + config.model_every * np.arange(blocks + 1)
+    trained = (1.0 - dynamics.holdout_ratio) * np.minimum(rows, config.replay_capacity)
+    batches = np.clip(trained // dynamics.batch_size, 1, double.epoch_batches)
+    epochs = dynamics.max_epochs * (batches.sum() + (double.first_factor - 1) * batches[0])
+    fits = float(epochs) * dynamics.batch_size * 6 * sizes.members
     return config.batch_size * update * (learned * config.updates_per_step + alone / 2) + fits
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pdml import reference, stats, tables
+from pdml.config import DOUBLE
 from pdml.errors import UserError
 from pdml.look import looks
 from pdml.rundir import package_version
@@ -23,6 +24,24 @@ MOST_STRIPS = 4
 """Policies that are shown at work; each takes about a second to render."""
 
 STEPS_TEXT = "real steps after warm-up"
+
+HOLDOUT = {
+    False: (
+        "holdout",
+        "holdout error",
+        "Model error on held-out rows",
+        "Mean over the networks that imagine, after each fit, on rows held out of it; in the units of the method's own "
+        "model loss.",
+    ),
+    True: (
+        "score",
+        "holdout score",
+        "Score of the double-horizon model on held-out rows",
+        "Minus the log-likelihood, but for a constant, of held-out rows under the networks' mean, spread and noise, in "
+        "units of the targets' scales; lower is better, and it may be negative.",
+    ),
+}
+"""Panels of the double-horizon methods' model and of the others': id, axis, title and text."""
 
 
 def write(runs: Sequence[Run], out: Path, problems: list[str], frames: bool = True) -> int:
@@ -208,19 +227,16 @@ def _reference(series: Row, row: Row) -> Row:
 def _errors(env: str, runs: list[Run], panels: list[Row], notes: list[str]) -> list[str]:
     """Add what is known of the model: its holdout error, and its errors on fresh steps if it was diagnosed."""
     result = []
-    rows: list[Row] = []
-    for curve, group in groups(runs).items():
-        seeds = [column(run, run.progress, "model/holdout_error") for run in group]
-        if any(len(one.steps) for one in seeds):
-            rows += tables.curve_rows(curve, group[0].config.method, stats.over_seeds(seeds))
     panel = {"kind": "curves", "x": STEPS_TEXT, "log": True, "reference": []}
-    if rows:
-        holdout = panel | {"id": f"{env}/holdout", "y": "holdout error", "series": _series(rows, "step")}
-        text = (
-            "Mean over the networks that imagine, after each fit, on rows held out of it; in the units of the method's "
-            "own model loss."
-        )
-        result.append(_panel(panels, holdout, "Model error on held-out rows", text))
+    for is_double, (id, y, title, text) in HOLDOUT.items():
+        rows: list[Row] = []
+        for curve, group in groups(runs).items():
+            seeds = [column(run, run.progress, "model/holdout_error") for run in group]
+            if (group[0].config.method in DOUBLE) == is_double and any(len(one.steps) for one in seeds):
+                rows += tables.curve_rows(curve, group[0].config.method, stats.over_seeds(seeds))
+        if rows:
+            holdout = panel | {"id": f"{env}/{id}", "y": y, "log": not is_double, "series": _series(rows, "step")}
+            result.append(_panel(panels, holdout, title, text))
     if not any(len(run.diagnostics.get("step", ())) for run in runs):
         return result
     found = tables.model_errors(runs)

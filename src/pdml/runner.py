@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 import jax
@@ -18,7 +18,7 @@ from pdml.disk import replace_text
 from pdml.envs import Episode, begin, make_env
 from pdml.errors import UserError
 from pdml.evaluation import EpisodeResult, evaluate
-from pdml.imagination import grown, physical
+from pdml.imagination import Imagined, grown
 from pdml.problem import Problem, problem_of, spaces_of
 from pdml.progress import Watcher
 from pdml.randomness import Purpose, key
@@ -124,8 +124,10 @@ class Session:
         self.config = config
         if (self.path / "config.json").read_text() != to_json(self.config):
             replace_text(self.path / "config.json", to_json(self.config))
-        if self.state.imagined is not None:
-            self.state.imagined = grown(self.state.imagined, physical(self.config))
+        world = self.parts.recipe.world
+        if world is not None:
+            room = jax.eval_shape(lambda: world.empty(config, self.layout).rows)
+            self.state.imagined = grown(cast(Imagined, self.state.imagined), len(room))
         for name in ("DONE", "error.txt"):
             (self.path / name).unlink(missing_ok=True)
         if self.recorder is None:
