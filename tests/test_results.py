@@ -46,18 +46,24 @@ def test_double_horizon_learning_has_its_complete_seeds_on_hopper(method):
         assert json.loads((run.path / "metadata.json").read_text())["modified"] is False
 
 
-def test_the_arm_with_weights_on_the_model_has_two_complete_seeds_on_hopper():
-    runs = read_all([HOPPER / "pdml-dhmbpo-model"])
-    assert [run.config.seed for run in runs] == [0, 1]
+@pytest.mark.parametrize(("arm", "seeds"), [("model", [0, 1]), ("starts", [0, 1])])
+def test_the_arms_with_weights_in_one_place_have_their_complete_seeds_on_hopper(arm, seeds):
+    runs = read_all([HOPPER / f"pdml-dhmbpo-{arm}"])
+    assert [run.config.seed for run in runs] == seeds
     for run in runs:
-        assert (run.config.method, run.config.weigh, run.config.steps) == ("pdml-dhmbpo", "model", 20_000)
+        assert (run.config.method, run.config.weigh, run.config.steps) == ("pdml-dhmbpo", arm, 20_000)
         assert len(differences(run.config)) == 1
         assert (run.status, run.problems) == ("done", ())
         assert json.loads((run.path / "metadata.json").read_text())["modified"] is False
 
 
 @pytest.mark.parametrize(
-    ("page", "options"), [(PENDULUM, {}), *((HOPPER, {"goal": 3000.0, "last": last}) for last in (5, 1))]
+    ("page", "options"),
+    [
+        (PENDULUM, {}),
+        *((HOPPER, {"goal": 3000.0, "last": last}) for last in (5, 1, 16)),
+        (HOPPER, {"goal": 3000.0, "last": 1, "until": 10_000}),
+    ],
 )
 def test_the_page_shows_the_table_that_the_files_give(page, options):
     table = runpy.run_path(str(RESULTS / "summary.py"))["table"](page, **options)
