@@ -24,8 +24,8 @@ def table(path: Path, goal: float = 950.0, last: int = 1, until: float = math.in
         found = {seed: last_mean(series, last) for seed, series in seen.items()}
         reached = [first_reaching(series, goal) for series in seen.values()]
         first = ", ".join("never" if math.isinf(step) else f"{step:.0f}" for step in reached)
-        cells = " | ".join(f"{found[seed]:.0f}" if seed in found else "–" for seed in seeds)
-        values = list(found.values())
+        cells = " | ".join(f"{found[seed]:.0f}" if not math.isnan(found.get(seed, math.nan)) else "–" for seed in seeds)
+        values = [value for value in found.values() if not math.isnan(value)]
         spread = f"{mean(values):.0f} ± {stdev(values):.0f}" if len(values) > 1 else "–"
         lines.append(f"| {curve} | {min(group[0].config.steps, until):.0f} | {cells} | {spread} | {first} |")
     return "\n".join(lines)

@@ -4,7 +4,6 @@ import csv
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import jax
 import numpy as np
@@ -12,6 +11,8 @@ import pytest
 from conftest import tiny_of
 
 from pdml import analyses, video
+from pdml.arrays import read_arrays
+from pdml.checkpoint import saved
 from pdml.cli import main
 from pdml.config import change, defaults
 from pdml.errors import UserError
@@ -81,8 +82,8 @@ def test_every_block_keeps_its_policy_and_archives_keep_the_same(trained):
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "b"
-    config = change(tiny_of("dhmbpo"), {"archive_at": (60, 80, 100)})
-    assert (config.warmup_steps, config.model_every, config.steps) == (60, 20, 160)
+    config = change(tiny_of("dhmbpo"), {"archive_at": (70, 80, 100), "steps": 150})
+    assert (config.warmup_steps, config.model_every) == (60, 20)
     run(config, path, 1, "test")
     return path
 
@@ -90,22 +91,28 @@ def taught(tmp_path_factory):
 def test_with_a_lesson_a_step_has_the_policy_that_it_ended_with(taught):
     with analyses.opened(taught) as run:
         archived = {step: read() for step, read in analyses.snapshots(run).items()}
-        assert sorted(archived) == [0, 20, 40, 60, 80]  # a block's policy is kept when the block is full
+        assert sorted(archived) == [0, 10, 20, 40, 60, 80]
         (taught / "archive").rename(taught / "hidden")
         known = {step: read() for step, read in analyses.snapshots(run).items()}
         (taught / "hidden").rename(taught / "archive")
-    assert sorted(known) == sorted(archived)
-    for step in (0, 20, 40):
-        for kept, snapshot in zip(jax.tree.leaves(archived[step]), jax.tree.leaves(known[step]), strict=True):
+        last = read_arrays(saved(taught)[0])[0]["agent.actor.layers[0].w"]
+    assert sorted(known) == [0, 20, 40, 60, 80]
+    for step, block in ((10, 0), (20, 20), (40, 40)):
+        for kept, snapshot in zip(jax.tree.leaves(archived[step]), jax.tree.leaves(known[block]), strict=True):
             np.testing.assert_array_equal(kept, snapshot)
-    assert not np.array_equal(known[20].layers[0].w, known[40].layers[0].w)
+    np.testing.assert_array_equal(known[80].layers[0].w, last)  # of the block that the run ended in
+    assert len({np.asarray(policy.layers[0].w).tobytes() for policy in known.values()}) == 5
 
 
 def test_the_model_of_double_horizon_learning_is_trained_on_no_less_patiently_than_in_its_run(taught):
-    run = defaults("Hopper-v5", "dhmbpo")
-    for patience, expected in ((20, 40), (60, 60)):
-        dynamics = replace(run.dynamics, patience=expected, max_epochs=500)
-        assert check(analyses.longer(run, patience, 500)) == replace(run, dynamics=dynamics)
+    for preset, patience, expected in (
+        ("paper", 20, (40, 500)),
+        ("paper", 60, (60, 500)),
+        ("published", 20, (124, 621)),
+    ):
+        run = defaults("Hopper-v5", "dhmbpo", preset)
+        changes = dict(zip(("dynamics.patience", "dynamics.max_epochs"), expected, strict=True))
+        assert check(analyses.longer(run, patience, 500)) == change(run, changes | {"double.first_factor": 1})
     (row,) = analyses.converged(taught, [20], max_epochs=100, fresh=50)
     assert row["epochs"] > 20
     assert row["converged_l2"] < row["archived_l2"]

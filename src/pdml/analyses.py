@@ -17,7 +17,7 @@ from pdml.arrays import read_arrays
 from pdml.config import DOUBLE, Config, change
 from pdml.diagnostics import Probe, collect, diagnosis
 from pdml.errors import UserError
-from pdml.history import form_of, restored
+from pdml.history import flatten, form_of, restored
 from pdml.methods import World
 from pdml.randomness import Purpose, key
 from pdml.replay import Replay
@@ -78,13 +78,15 @@ def longer(config: Config, patience: int, max_epochs: int) -> Config:
     """Let fits go on for longer.
 
     A fit usually stops after five epochs without a gain of 1 %; here after `patience` without one of 0.1 %. That of
-    double-horizon learning stops by a test of its own, and then waits no less than it did in the run.
+    double-horizon learning stops by a test of its own, and waits and goes on for no less than in the run.
     """
+    own = config.dynamics
     if config.method in DOUBLE:
-        changes: dict[str, Any] = {"dynamics.patience": max(patience, config.dynamics.patience)}
+        patience, max_epochs = max(patience, own.patience), max(max_epochs, own.max_epochs)
+        config = change(config, {"double.first_factor": 1})
     else:
-        changes = {"dynamics.patience": patience, "dynamics.improvement": 1e-3}
-    return change(config, changes | {"dynamics.max_epochs": max_epochs})
+        config = change(config, {"dynamics.improvement": 1e-3})
+    return change(config, {"dynamics.patience": patience, "dynamics.max_epochs": max_epochs})
 
 
 def archives(run: Opened) -> dict[int, Path]:
@@ -132,7 +134,8 @@ def _restored(template: Any, arrays: dict[str, np.ndarray], prefix: str, file: P
 def snapshots(run: Opened) -> dict[int, Callable[[], Any]]:
     """Return the policies that are kept, by steps after warm-up: every block's, and those archived.
 
-    A snapshot closes its block. With a lesson it has collected the block, and is the policy of the block's begin.
+    A snapshot closes its block. With a lesson it has collected the block, and is the policy since the block's first
+    step; the agent itself is that of the block that has not ended.
     """
     agent = run.parts.recipe.agent.init(key(0, Purpose.AGENT_INIT))
     found: dict[int, Callable[[], Any]] = {
@@ -141,9 +144,12 @@ def snapshots(run: Opened) -> dict[int, Callable[[], Any]]:
     }
     saved = sorted((run.path / "checkpoints").glob("step_*.safetensors"))
     if saved:
-        flat = read_arrays(saved[-1])[0]["history.snapshots"]
-        form, first = form_of(agent.actor), 0 if run.parts.recipe.lesson is None else 1
-        for i, parameters in enumerate(flat[first:]):
+        arrays = read_arrays(saved[-1])[0]
+        flat, form = arrays["history.snapshots"], form_of(agent.actor)
+        if run.parts.recipe.lesson is not None and len(flat):
+            current = flatten(_restored(agent.actor, arrays, "agent.actor", saved[-1]))
+            flat = np.concatenate([flat[1:], current[None]])
+        for i, parameters in enumerate(flat):
             found.setdefault(i * run.config.model_every, lambda parameters=parameters: restored(form, parameters))
     return found
 

@@ -322,10 +322,7 @@ def settings_table() -> list[str]:
 
 
 def _changes(changes: dict[str, Any]) -> str:
-    return (
-        ", ".join(f"{name} = {shown(value)}" for name, value in changes.items())
-        or "the defaults, nothing changed; those of DHMBPO suit a CPU"
-    )
+    return ", ".join(f"{name} = {shown(value)}" for name, value in changes.items()) or "the defaults, nothing changed"
 
 
 def _bench_parser(parser: argparse.ArgumentParser) -> None:

@@ -302,7 +302,9 @@ class Config:
     env: str = option("InvertedPendulum-v5", "environment id, or module:Id")
     method: str = option("pdml", "method", choices=tuple(METHODS))
     preset: str = option(
-        "paper", "named set of changes to the defaults; DHMBPO's own are 'published'", choices=tuple(PRESETS)
+        "paper",
+        "named set of changes to the defaults; published: the settings of DHMBPO's paper",
+        choices=tuple(PRESETS),
     )
     steps: int = option(4000, "real steps in all, warm-up included", "[1, inf)")
     seed: int = option(0, "seed of everything random", "[0, 4294967295]")
