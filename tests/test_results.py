@@ -46,7 +46,7 @@ def test_double_horizon_learning_has_its_complete_seeds_on_hopper(method):
         assert json.loads((run.path / "metadata.json").read_text())["modified"] is False
 
 
-@pytest.mark.parametrize(("arm", "seeds"), [("model", [0, 1]), ("starts", [0, 1])])
+@pytest.mark.parametrize(("arm", "seeds"), [("model", [0, 1, 2, 3]), ("starts", [0, 1])])
 def test_the_arms_with_weights_in_one_place_have_their_complete_seeds_on_hopper(arm, seeds):
     runs = read_all([HOPPER / f"pdml-dhmbpo-{arm}"])
     assert [run.config.seed for run in runs] == seeds
