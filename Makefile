@@ -29,7 +29,7 @@ check: .venv  ## what a contributor runs before a commit: the same without slow 
 
 torture: .venv  ## a hundred kills of tiny runs, at other points every time: make torture KILL_SEED=7
 	@echo "KILLS=$(KILLS) KILL_SEED=$(KILL_SEED)"
-	PDML_KILLS=$(KILLS) PDML_KILL_SEED=$(KILL_SEED) $(BIN)/pytest -n 2 --dist worksteal -v tests/test_resume.py -k killed
+	PDML_KILLS=$(KILLS) PDML_KILL_SEED=$(KILL_SEED) $(BIN)/pytest -n 2 --dist worksteal -v tests/promises/test_resume.py -k killed
 
 format: .venv  ## write the code as the formatter wants it
 	$(BIN)/ruff format src tests

@@ -15,12 +15,12 @@ from tempfile import TemporaryDirectory
 import jax.numpy as jnp
 import numpy as np
 
-from pdml import checkpoint
-from pdml.algorithm import TrainState, init, wire
-from pdml.config import Config, defaults
-from pdml.envs import Episode
-from pdml.imagination import horizon, sizes
-from pdml.problem import problem_of
+from pdml.runs import checkpoint
+from pdml.training.loop import TrainState, init, wire
+from pdml.config.schema import Config, defaults
+from pdml.envs.gym import Episode
+from pdml.models.rollouts import horizon, sizes
+from pdml.envs.env_spec import problem_of
 
 
 def full(config: Config) -> tuple[TrainState, tuple]:

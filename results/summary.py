@@ -9,8 +9,8 @@ import math
 from pathlib import Path
 from statistics import mean, stdev
 
-from pdml.runs import Run, groups, read_all, returns
-from pdml.stats import Series, first_reaching, last_mean
+from pdml.reporting.read import Run, groups, read_all, returns
+from pdml.reporting.statistics import Series, first_reaching, last_mean
 
 
 def table(path: Path, goal: float = 950.0, last: int = 1, until: float = math.inf) -> str:

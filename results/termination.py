@@ -13,20 +13,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pdml.arrays import read_arrays
-from pdml.checkpoint import saved
-from pdml.chunks import in_chunks
-from pdml.config import change, defaults
-from pdml.dynamics import ensemble
-from pdml.ending import learned
-from pdml.losses import nll
-from pdml.model import predict
-from pdml.nets import choose
-from pdml.randomness import Purpose, generator, key
-from pdml.replay import RealRows
-from pdml.settings import from_json
-from pdml.termination import RULES
-from pdml.transition import Layout
+from pdml.runs.tensor_file import read_arrays
+from pdml.runs.checkpoint import saved
+from pdml.core.batching import in_chunks
+from pdml.config.schema import change, defaults
+from pdml.models.fit import ensemble
+from pdml.models.learned_termination import learned
+from pdml.models.losses import nll
+from pdml.models.ensemble import predict
+from pdml.core.nets import choose
+from pdml.core.rng import Purpose, generator, key
+from pdml.data.replay import RealRows
+from pdml.config.validate import from_json
+from pdml.envs.termination_fns import RULES
+from pdml.core.transition import Layout
 
 CHUNK = 4000  # a multiple of the number of elites
 

@@ -10,16 +10,16 @@ import gymnasium
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import TINY, assert_same_run
+from tiny import TINY, assert_same_run
 
 import pdml
 from pdml import cli
 from pdml.api import Agent, Callback, Evaluation
-from pdml.arrays import read_arrays
-from pdml.checkpoint import saved
-from pdml.errors import RunError, UserError
-from pdml.policy import Policy
-from pdml.spaces import Spaces
+from pdml.core.errors import RunError, UserError
+from pdml.envs.spaces import Spaces
+from pdml.runs.checkpoint import saved
+from pdml.runs.policy import Policy
+from pdml.runs.tensor_file import read_arrays
 
 SETTINGS = {name: value for name, value in TINY.items() if name != "steps" and "." not in name}
 for name, value in TINY.items():
@@ -235,7 +235,7 @@ def test_asking_and_telling_learns_the_same_as_handing_the_environment_over(tmp_
         number = 0
 
         def reset(self, *, seed=None, options=None):
-            from pdml.randomness import Purpose, env_seed
+            from pdml.core.rng import Purpose, env_seed
 
             self.number += 1
             return super().reset(seed=env_seed(0, Purpose.EPISODE, self.number - 1))

@@ -4,11 +4,11 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from pdml.errors import RunError, UserError
+from pdml.core.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from pdml.api import Agent, Callback, Evaluation, Model, Prediction
-    from pdml.policy import Policy
+    from pdml.runs.policy import Policy
 
 try:
     __version__ = version("pdml")
@@ -17,7 +17,7 @@ except PackageNotFoundError:  # imported from a source tree that is not installe
 
 __all__ = ["Agent", "Callback", "Evaluation", "Model", "Policy", "Prediction", "RunError", "UserError"]
 
-_LATER = {"Policy": "policy"} | dict.fromkeys(("Agent", "Callback", "Evaluation", "Model", "Prediction"), "api")
+_LATER = {"Policy": "runs.policy"} | dict.fromkeys(("Agent", "Callback", "Evaluation", "Model", "Prediction"), "api")
 """Names and their modules, imported when they are asked for: JAX takes a while, and a policy does not need it."""
 
 
@@ -25,5 +25,5 @@ def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module 'pdml' has no attribute '{name}'")
     if _LATER[name] == "api":
-        import_module("pdml.device").prepare()
+        import_module("pdml.runs.device").prepare()
     return getattr(import_module(f"pdml.{_LATER[name]}"), name)

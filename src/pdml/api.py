@@ -13,22 +13,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pdml import checkpoint, interrupt, needs, rundir
-from pdml.algorithm import absorb, act, add_prior, open_block
-from pdml.config import Config, change, defaults, leaves
-from pdml.device import available_threads
-from pdml.envs import Episode, begin, follow, make_plain
-from pdml.errors import UserError, nearest
-from pdml.evaluation import EpisodeResult, evaluate
-from pdml.handed import Env, absent, describe, packed, problem_for, require_sizes, warn
-from pdml.policy import Policy, as_batch
-from pdml.problem import problem_of
-from pdml.progress import Watcher
-from pdml.randomness import Purpose, key
-from pdml.recorder import Happened, policy_of
-from pdml.runner import Session, failures_noted
-from pdml.settings import OBJECT, check, read_config, refuse_foreign
-from pdml.tasks import PYTHON
+from pdml.config.schema import Config, change, defaults, leaves
+from pdml.config.tasks import PYTHON
+from pdml.config.validate import OBJECT, check, read_config, refuse_foreign
+from pdml.core import signals
+from pdml.core.errors import UserError, nearest
+from pdml.core.rng import Purpose, key
+from pdml.envs.env_spec import problem_of
+from pdml.envs.evaluation import EpisodeResult, evaluate
+from pdml.envs.from_python import Env, absent, describe, packed, problem_for, require_sizes, warn
+from pdml.envs.gym import Episode, begin, follow, make_plain
+from pdml.runs import checkpoint, directory, resources
+from pdml.runs.device import available_threads
+from pdml.runs.policy import Policy, as_batch
+from pdml.runs.progress import Watcher
+from pdml.runs.recorder import Happened, policy_of
+from pdml.runs.session import Session, failures_noted
+from pdml.training.loop import absorb, act, add_prior, open_block
 
 
 class Callback:
@@ -155,7 +156,7 @@ class Agent:
             raise UserError(f"run_dir = {run_dir!r}: must be a path")
         self._run_dir = None if run_dir is None else Path(run_dir)
         if self._run_dir is not None:
-            rundir.check_free(self._run_dir)
+            directory.check_free(self._run_dir)
         self._setup(Session(settled, problem))
         if rows is not None:
             add_prior(self._session.state, rows)
@@ -184,7 +185,7 @@ class Agent:
         but cannot learn. The policy alone needs none of it: `pdml.Policy.load`.
         """
         path = Path(path)
-        config = read_config(rundir.require(path) / "config.json")
+        config = read_config(directory.require(path) / "config.json")
         functions = {k: v for k, v in (("termination", termination), ("reward", reward)) if v is not None}
         if env is None and config.env.startswith(PYTHON):
             problem = absent(path, config, functions)
@@ -249,12 +250,12 @@ class Agent:
         session = self._session
         assert session.path is not None
         try:
-            with interrupt.listening(), failures_noted(session.path):
+            with signals.listening(), failures_noted(session.path):
                 yield
-                if interrupt.asked() and session.recorder is not None:
+                if signals.asked() and session.recorder is not None:
                     session.recorder.save(session.state)
-                    interrupt.check()
-        except interrupt.Stopped as stopped:
+                    signals.check()
+        except signals.Stopped as stopped:
             self._recover()
             raise KeyboardInterrupt(f"{stopped}; the run is saved in {session.path}") from None
         except UserError:
@@ -391,16 +392,16 @@ class Agent:
             assert session.path is not None
             return session.path
         path = Path(path)
-        lock = rundir.create(path, self.config, available_threads(), _command(), session.problem.spaces)
+        lock = directory.create(path, self.config, available_threads(), _command(), session.problem.spaces)
         if session.path is not None:
-            for name in (*rundir.TABLES, "blocks", "archive"):
+            for name in (*directory.TABLES, "blocks", "archive"):
                 source = session.path / name
                 if source.is_dir():
                     shutil.copytree(source, path / name)
                 elif source.exists():
                     shutil.copy(source, path / name)
         lengths = session.lengths()
-        rundir.cut_back(path, lengths, self.steps)
+        directory.cut_back(path, lengths, self.steps)
         files = {"lengths": lengths, "total": session.clock.total(), "seconds": session.clock.seconds}
         file = path / "checkpoints" / f"step_{self.steps:08d}.safetensors"
         checkpoint.save(session.state, self.config, file, files)
@@ -418,9 +419,9 @@ class Agent:
         if session.closed:
             raise UserError("the agent is closed; load it again from its run directory")
         if session.path is None:
-            path = self._run_dir or rundir.default_path(self.config)
+            path = self._run_dir or directory.default_path(self.config)
             aim = change(self.config, {"steps": steps or self.config.steps})
-            needs.require(needs.estimate(aim, session.layout, session.state.prior), path)
+            resources.require(resources.estimate(aim, session.layout, session.state.prior), path)
             session.create(path, available_threads(), _command())
         elif session.loaded:
             session.take_up(available_threads(), _command(), warn)

@@ -1,0 +1,1 @@
+"""Agents that learn from minibatches: SAC, REDQ, MaPER."""

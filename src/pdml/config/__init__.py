@@ -1,0 +1,1 @@
+"""What a person chooses: settings, methods and tasks. Imports neither JAX nor Gymnasium."""

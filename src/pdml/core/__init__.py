@@ -1,0 +1,1 @@
+"""What everything stands on: errors, addressed randomness, pytrees, networks, clocks and signals."""

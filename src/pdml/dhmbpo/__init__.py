@@ -1,0 +1,1 @@
+"""Double-horizon model-based policy optimisation [Kubo et al. 2025]."""

@@ -1,0 +1,1 @@
+"""The only code below training that knows Gymnasium."""

@@ -1,0 +1,81 @@
+"""Which environments can be learned: vectors of numbers, bounded actions; the rest is refused here."""
+
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+from pdml.core.errors import UserError
+from pdml.core.transition import Layout
+
+
+class Spaces(NamedTuple):
+    """How long an observation is once it is flat, and between which bounds each action lies."""
+
+    obs_size: int
+    low: np.ndarray
+    high: np.ndarray
+
+    @property
+    def layout(self) -> Layout:
+        """Where the fields of a step stand in a row."""
+        return Layout(self.obs_size, len(self.low))
+
+    def outward(self, action: Any) -> Any:
+        """Bring actions from [-1, 1] to the environment's own range; works on arrays of numpy and of JAX."""
+        low, high = self.low.astype(np.float32), self.high.astype(np.float32)
+        scaled = low.reshape(1, -1) + (action + np.float32(1.0)) * ((high - low) / np.float32(2.0)).reshape(1, -1)
+        return scaled.clip(low.reshape(1, -1), high.reshape(1, -1))  # rounding may go beyond
+
+    def inward(self, action: np.ndarray) -> np.ndarray:
+        """Bring actions from the environment's own range to [-1, 1]."""
+        middle, half = (self.high + self.low) / 2.0, (self.high - self.low) / 2.0
+        return np.clip((action - middle) / half, -1.0, 1.0).astype(np.float32)
+
+
+def examine(observation: gymnasium.Space, action: gymnasium.Space, name: str) -> Spaces:
+    """Return what the spaces amount to, or say in one line why they cannot be learned."""
+    _require_vector(observation, f"env = '{name}'")
+    if not isinstance(action, Box) or len(action.shape) != 1:
+        raise UserError(
+            f"env = '{name}': its action space is {describe(action)}; continuous actions are needed, a Box of one "
+            "dimension"
+        )
+    if not np.issubdtype(action.dtype, np.floating):
+        raise UserError(f"env = '{name}': its actions are of type {action.dtype}; floating point numbers are needed")
+    low, high = action.low.astype(np.float64), action.high.astype(np.float64)
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise UserError(
+            f"env = '{name}': its action bounds are not finite ({low.min()} to {high.max()}); give it a Box with "
+            "finite bounds, for example by gymnasium.wrappers.RescaleAction or ClipAction"
+        )
+    if not (low < high).all():
+        raise UserError(f"env = '{name}': an action's lower bound is not below its upper bound")
+    return Spaces(gymnasium.spaces.flatdim(observation), low, high)
+
+
+def describe(space: gymnasium.Space) -> str:
+    """Name a space in a word, with its shape where it has one."""
+    return f"{type(space).__name__}{space.shape or ''}"
+
+
+def _require_vector(space: gymnasium.Space, what: str) -> None:
+    """Raise unless an observation is made of numbers, and not of pixels."""
+    if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+        parts = space.spaces.items() if isinstance(space, gymnasium.spaces.Dict) else enumerate(space.spaces)
+        for name, part in parts:
+            _require_vector(part, f"{what}: part '{name}'")
+        return
+    if not isinstance(space, Box):
+        raise UserError(
+            f"{what}: its observation space is {describe(space)}; vectors of numbers are needed, a Box or a Dict of "
+            "Boxes"
+        )
+    if space.dtype == np.uint8 and len(space.shape) >= 2:
+        raise UserError(
+            f"{what}: its observations are images {space.shape}, which this package does not learn from; give it an "
+            "observation of numbers"
+        )
+    if 0 in space.shape:
+        raise UserError(f"{what}: its observation is empty {space.shape}")

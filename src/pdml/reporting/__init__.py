@@ -1,0 +1,1 @@
+"""From csv files to figures and the report page. Imports neither JAX nor Gymnasium."""

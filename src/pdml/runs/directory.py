@@ -1,0 +1,246 @@
+"""The run directory: what a person reads, append-only, and where a run is kept."""
+
+import csv
+import fcntl
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pdml.config.schema import Config
+from pdml.runs.disk import replace_text
+from pdml.core.errors import UserError
+from pdml.config.validate import FORMAT, to_json
+
+if TYPE_CHECKING:  # its module imports Gymnasium
+    from pdml.envs.spaces import Spaces
+
+RECORDED_VERSIONS = ("pdml", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mujoco", "safetensors")
+
+
+class Table:
+    """An append-only csv file whose columns are fixed by its first row; what a later row lacks is not a number."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def add(self, *rows: dict[str, Any]) -> None:
+        """Append rows in one go; numbers are written so that they read back exactly."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        columns = self._columns()
+        for row in rows:
+            if not columns:
+                columns = list(row)
+                writer.writerow(columns)
+            if not set(row) <= set(columns):
+                raise ValueError(f"{self._path.name}: columns {list(row)} instead of {columns}")
+            values = [row.get(name, float("nan")) for name in columns]
+            writer.writerow([repr(value) if isinstance(value, float) else value for value in values])
+        with self._path.open("a", newline="") as file:
+            file.write(text.getvalue())
+
+    def _columns(self) -> list[str]:
+        """Read the head of the file, which a resumed run may have cut off."""
+        if not self._path.exists():
+            return []
+        with self._path.open() as file:
+            return [name for name in file.readline().rstrip("\n").split(",") if name]
+
+
+TABLES = ("progress.csv", "evaluations.csv", "timing.csv", "diagnostics.csv")
+"""The append-only files of a run."""
+
+
+def offsets(path: Path) -> dict[str, int]:
+    """Return how long each append-only file is: what a checkpoint keeps so that a resumed run doubles no row."""
+    return {name: (path / name).stat().st_size for name in TABLES if (path / name).exists()}
+
+
+def cut_back(path: Path, lengths: dict[str, int], step: int) -> None:
+    """Bring the files of a run back to what they were at a checkpoint."""
+    for name in TABLES:
+        file = path / name
+        if name not in lengths:
+            file.unlink(missing_ok=True)
+        elif not file.exists() or file.stat().st_size < lengths[name]:
+            raise UserError(f"run = '{path}': {name} is shorter than at its checkpoint; put it back or begin anew")
+        else:
+            os.truncate(file, lengths[name])
+    for file in path.rglob("*.partial"):
+        file.unlink()
+    for folder in ("blocks", "archive", "checkpoints"):
+        for file in (path / folder).glob("step_*.safetensors"):
+            number = file.stem.removeprefix("step_")
+            if number.isdecimal() and (int(number) > step or (int(number) == step and folder == "blocks")):
+                file.unlink()
+    (path / "error.txt").unlink(missing_ok=True)
+    (path / "DONE").unlink(missing_ok=True)
+
+
+class Lock:
+    """Keeps everybody else away from a run; freed when the process ends, however it ends."""
+
+    def __init__(self, path: Path):
+        self._handle: int | None = None
+        self._close = os.close  # kept, since the module may be gone when the process ends
+        try:
+            self._handle = os.open(path / "lock", os.O_CREAT | os.O_RDWR)
+        except OSError as error:
+            raise UserError(f"run-dir = '{path}': cannot be written ({error.strerror})") from None
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.free()
+            raise UserError(f"run-dir = '{path}': another process or agent is running it") from None
+
+    def free(self) -> None:
+        """Let others in."""
+        if self._handle is not None:
+            self._close(self._handle)
+            self._handle = None
+
+    def __del__(self) -> None:
+        self.free()
+
+
+def default_path(config: Config) -> Path:
+    """Return a new directory for a run: runs/<env>/<method>/seed<k>__<time>."""
+    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    env = config.env.replace("/", "_").replace(":", "_")
+    path = Path("runs") / env / config.method / f"seed{config.seed}__{now}"
+    again = (path.with_name(f"{path.name}_{i}") for i in count(2))
+    return path if not path.exists() else next(other for other in again if not other.exists())
+
+
+def create(path: Path, config: Config, threads: int, command: str, spaces: "Spaces") -> Lock:
+    """Create a run's directory, lock it, and write what is run, and with what."""
+    check_free(path)
+    about = metadata(threads, command)
+    about["spaces"] = {"obs_size": spaces.obs_size, "low": spaces.low.tolist(), "high": spaces.high.tolist()}
+    try:
+        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        lock = Lock(path)
+        check_free(path)  # somebody may have been faster
+        replace_text(path / "metadata.json", json.dumps(about, indent=2) + "\n")
+        replace_text(path / "config.json", to_json(config))
+    except OSError as error:
+        raise UserError(f"run-dir = '{path}': cannot be written ({error.strerror})") from None
+    return lock
+
+
+def check_free(path: Path) -> None:
+    """Raise unless a run could be kept here; writes nothing."""
+    try:
+        taken = (path / "config.json").exists()
+    except OSError as error:
+        raise UserError(f"run-dir = '{path}': cannot be used ({error.strerror})") from None
+    if taken:
+        raise UserError(f"run-dir = '{path}': already holds a run; choose another directory")
+    for parent in (path, *path.parents):
+        if parent.exists():
+            if not parent.is_dir():
+                raise UserError(f"run-dir = '{path}': '{parent}' is a file, a directory is needed")
+            if not os.access(parent, os.W_OK):
+                raise UserError(f"run-dir = '{path}': '{parent}' cannot be written")
+            return
+
+
+def metadata(threads: int, command: str) -> dict[str, Any]:
+    """Describe versions, commit, machine and command."""
+    return {
+        "format": FORMAT,
+        "command": command,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _git("rev-parse", "HEAD"),
+        "modified": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "python": platform.python_version(),
+        "versions": {name: package_version(name) for name in RECORDED_VERSIONS},
+        "machine": {
+            "system": platform.platform(),
+            "cpu": _cpu(),
+            "threads": threads,
+            "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        },
+    }
+
+
+def note_resumed(path: Path, threads: int, command: str, step: int) -> list[str]:
+    """Add to a run's metadata that it goes on; return a line for each thing that may change its last bits."""
+    file = path / "metadata.json"
+    try:
+        known = json.loads(file.read_text())
+    except (OSError, json.JSONDecodeError):
+        known = {}
+    now = metadata(threads, command)
+    lines = []
+    for name, was in {**known.get("versions", {}), "python": known.get("python")}.items():
+        is_now = now["python"] if name == "python" else now["versions"].get(name)
+        if was != is_now:
+            lines.append(f"{name} is {is_now}, was {was}: the last bits may differ from an unbroken run")
+    for name, was in known.get("machine", {}).items():
+        is_now = now["machine"].get(name)
+        if was != is_now:
+            lines.append(f"{name} is '{is_now}', was '{was}': the last bits may differ from an unbroken run")
+    known.setdefault("resumed", []).append({"step": step, **now})
+    replace_text(file, json.dumps(known, indent=2) + "\n")
+    return lines
+
+
+def threads_of(path: Path) -> int | None:
+    """Return how many threads a run was begun with, if it says so."""
+    try:
+        return int(json.loads((path / "metadata.json").read_text())["machine"]["threads"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def spaces_of(path: Path) -> dict[str, Any]:
+    """Return the spaces that a run's environment had."""
+    try:
+        return json.loads((path / "metadata.json").read_text())["spaces"]
+    except (OSError, ValueError, KeyError):
+        raise UserError(f"run = '{path}': its metadata.json says nothing of the environment's spaces") from None
+
+
+def require(path: Path) -> Path:
+    """Return the path if it holds a run."""
+    if not (path / "config.json").is_file():
+        raise UserError(f"run = '{path}': no run there (it has no config.json)")
+    return path
+
+
+def package_version(name: str) -> str | None:
+    """Return the version of an installed package."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _git(*words: str) -> str | None:
+    """Ask git about the checkout this package runs from; None where it does not run from one."""
+    here = Path(__file__).resolve().parents[1]
+    if here.parent.name != "src":
+        return None
+    try:
+        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or sys.platform

@@ -1,0 +1,1 @@
+"""What is measured beyond a run: converged models, visitation, theory, speed, videos."""

@@ -1,0 +1,115 @@
+"""Pictures of a policy at work: videos through Gymnasium's recorder, and strips of frames for reports."""
+
+import io
+import os
+import sys
+import warnings
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+
+from pdml.config.validate import read_config
+from pdml.core.errors import UserError
+
+if TYPE_CHECKING:
+    from pdml.runs.session import RunPolicy
+
+FRAMES = 8
+"""Frames of a strip."""
+
+
+class NoRendererError(UserError):
+    """Nothing can render here."""
+
+
+def rendering_env(env_id: str, **kwargs: Any) -> gymnasium.Env:
+    """Make an environment that renders, without a display where there is none, or say in one line what is missing.
+
+    Must come before anything imports MuJoCo, which chooses its renderer then.
+    """
+    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
+    try:
+        from pdml.envs.gym import make_env
+
+        env = make_env(env_id, render_mode="rgb_array", **kwargs)
+        env.reset(seed=0)
+        env.render()
+    except Exception as error:  # whatever the graphics library raises, here or while the environment is made
+        reason = error.__cause__ if isinstance(error, UserError) else error
+        if reason is None:
+            raise
+        kind = os.environ.get("MUJOCO_GL", "default")
+        raise NoRendererError(
+            f"nothing can render here (MUJOCO_GL={kind}: {type(reason).__name__}); "
+            "install a renderer, e.g. apt-get install libegl1, or set MUJOCO_GL"
+        ) from None
+    return env
+
+
+def record(path: Path, episodes: int, out: Path, seed: int | None = None) -> list[Path]:
+    """Write a video of each episode of a run's last policy."""
+    if find_spec("moviepy") is None:
+        raise UserError("videos need moviepy: pip install 'pdml[video]' (in a checkout, '.[video]')")
+    with closing(rendering_env(read_config(path / "config.json").env)) as env:
+        from pdml.core.rng import Purpose, env_seed
+        from pdml.runs.session import load_policy
+
+        policy = load_policy(path)
+        name = f"step_{policy.step:08d}"
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"out = '{out}': cannot be written ({error.strerror})") from None
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*Overwriting existing videos")  # of other steps
+            recorder = gymnasium.wrappers.RecordVideo(
+                env, str(out), episode_trigger=lambda number: True, name_prefix=name, disable_logger=True
+            )
+        chosen = policy.config.seed if seed is None else seed
+        with closing(recorder):
+            for number in range(episodes):
+                _play(recorder, policy, env_seed(chosen, Purpose.EVALUATION, policy.step, number))
+    return [out / f"{name}-episode-{number}.mp4" for number in range(episodes)]
+
+
+def _play(env: gymnasium.Env, policy: "RunPolicy", seed: int) -> list[np.ndarray]:
+    """Play an episode; return its actions."""
+    obs, _ = env.reset(seed=seed)
+    actions, ended = [], False
+    while not ended:
+        actions.append(policy.mode(np.asarray(obs, np.float32)[None])[0])
+        obs, _, terminated, truncated, _ = env.step(actions[-1])
+        ended = terminated or truncated
+    return actions
+
+
+def strip(path: Path, frames: int = FRAMES, width: int = 200, height: int = 150) -> tuple[bytes, int]:
+    """Return a JPEG of a few frames, side by side, of one episode of a run's last policy, and its width.
+
+    The episode is played twice: to know how long it is, and to render the moments that are shown.
+    """
+    with closing(rendering_env(read_config(path / "config.json").env, width=width, height=height)) as env:
+        from PIL import Image
+
+        from pdml.core.rng import Purpose, env_seed
+        from pdml.runs.session import load_policy
+
+        policy = load_policy(path)
+        start = env_seed(policy.config.seed, Purpose.EVALUATION, policy.step, 0)
+        actions = _play(env, policy, start)
+        wanted = set(np.linspace(0, len(actions), frames).round().astype(int).tolist())
+        env.reset(seed=start)
+        seen = [env.render()]
+        for time, action in enumerate(actions, start=1):
+            env.step(action)
+            if time in wanted:
+                seen.append(env.render())
+    picture = np.concatenate([np.array(frame).astype(np.uint8) for frame in seen], axis=1)
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "JPEG", quality=80)
+    return file.getvalue(), picture.shape[1]

@@ -1,0 +1,1 @@
+"""Where the parts meet: the loop, its state, and the recipes of all methods."""

@@ -1,0 +1,1 @@
+"""The paper's contribution: how much each real transition counts."""

@@ -1,0 +1,51 @@
+"""The pages about methods: every number in them is the default that a run would have."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pdml.cli import shown
+from pdml.config.schema import METHODS, PRESETS, defaults, get
+from pdml.config.tasks import TASKS
+
+PAGES = Path(__file__).parents[2] / "docs" / "methods"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_tables_of_settings_are_the_defaults(method):
+    text = (PAGES / f"{method}.md").read_text()
+    lines = [line for line in text.split("## Settings by environment")[1].splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert cells[0] == ["setting", *TASKS]
+    assert len(cells) > 2
+    for name, *values in cells[2:]:
+        expected = [shown(get(defaults(f"{env}-v5", method), name.strip("`"))) for env in TASKS]
+        assert values == expected, name
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_settings_that_all_environments_share_are_the_defaults(method):
+    text = " ".join((PAGES / f"{method}.md").read_text().split())
+    shared = re.search(r"The same for all: (.*?)\. ", text)
+    pairs = re.findall(r"`([\w.]+)` ([-\w.,]*\w)", shared[1]) if shared else []
+    assert (len(pairs) > 5) == (method in ("mbpo", "ampo"))
+    for name, value in pairs:
+        found = {get(defaults(f"{env}-v5", method), name) for env in TASKS}
+        assert len(found) == 1
+        assert value in (shown(found.copy().pop()), f"{found.copy().pop():g}" if "," not in value else ""), name
+
+
+def test_every_page_says_where_it_comes_from_and_what_differs():
+    for method in METHODS:
+        text = (PAGES / f"{method}.md").read_text()
+        for part in ("**Source.**", "**In one sentence.**", "**Equation", "**What we do differently, and why.**"):
+            assert part in text, (method, part)
+
+
+def test_the_index_lists_all_methods_and_the_changes_of_the_preset():
+    text = (PAGES / "index.md").read_text()
+    for method, line in METHODS.items():
+        assert f"| [`{method}`]({method}.md) | {line} |" in text
+    rows = re.findall(r"^\| `([\w.]+)` \| ([\w.]+) \|", text, re.MULTILINE)
+    assert dict(rows) == {name: shown(value) for name, value in PRESETS["released"].items()}

@@ -1,0 +1,105 @@
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pdml.config.schema import change
+from pdml.dhmbpo import learner
+from pdml.dhmbpo.model import ADAM, FitRows
+from pdml.studies import benchmark
+
+
+def test_gflop_counts_are_those_of_the_design():
+    assert benchmark._sac_update()[0] == pytest.approx(0.57, abs=0.005)
+    assert benchmark._ensemble_step()[0] == pytest.approx(1.37, abs=0.005)
+
+
+def test_gflop_counts_of_double_horizon_learning_are_those_of_the_lean_update():
+    assert benchmark._smooth_model_step()[0] == pytest.approx(3.38, abs=0.01)
+    assert benchmark._near_update(alone=False)[0] == pytest.approx(3.82, abs=0.01)
+    assert benchmark._near_update(alone=True)[0] == pytest.approx(1.94, abs=0.01)
+    assert benchmark._far_rollout()[0] == pytest.approx(2.80, abs=0.01)
+
+
+def products_in(jaxpr):
+    """Count the FLOP of all products, those of a loop without a fixed length once."""
+    flop = 0.0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            contracted = eqn.params["dimension_numbers"][0][0]
+            shape = eqn.invars[0].aval.shape
+            flop += 2.0 * math.prod(eqn.outvars[0].aval.shape) * math.prod(shape[axis] for axis in contracted)
+        times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
+        for inner in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            flop += times * products_in(inner) if hasattr(inner, "eqns") else 0.0
+    return flop
+
+
+@pytest.mark.parametrize("phase", ["everything", "critics_alone", "far", "train_epoch"])
+def test_double_horizon_learning_computes_no_more_products_than_its_mathematics_needs(phase):
+    """Gradients of frozen networks, or a second network a row, would each add 5 % and more; layer norms add 1 %."""
+    config, layout, parts, _ = benchmark._double()
+    world, lesson, agent = parts.recipe.world, parts.recipe.lesson, parts.recipe.agent
+    model, policy = world.dynamics.init(jax.random.key(0)), agent.init(jax.random.key(0))
+    ring, draw, one = learner.empty(config, layout), jax.random.key(0), np.int32(1)
+    if phase == "far":
+        gflop, _ = benchmark._far_rollout()
+        call, args = lesson.jitted["far"], (policy.actor, model, ring, ring.rows[None, :256], one, draw)
+    elif phase == "train_epoch":
+        gflop, _ = benchmark._smooth_model_step()
+        rows = FitRows(jnp.zeros((600, 14)), jnp.zeros((600, 12)), jnp.ones((600, 8)))
+        network = (model.network, ADAM.init(model.network), rows, np.zeros((6, 512), np.int32), one, np.float32(0))
+        call, args = world.dynamics.jitted["train_epoch"], (*network, draw)
+    else:
+        gflop, _ = benchmark._near_update(alone=phase == "critics_alone")
+        call, args = lesson.jitted[phase], (*lesson.begin(policy, model), model, ring, one, draw)
+    found = products_in(jax.make_jaxpr(call)(*args)) / 1e9
+    assert found == pytest.approx(gflop, rel=0.02)
+
+
+@pytest.mark.slow
+def test_bench_reports_every_phase(monkeypatch):
+    monkeypatch.setattr(benchmark, "PEAK_SIZE", 256)
+    reweight = benchmark._reweight
+    monkeypatch.setattr(benchmark, "_reweight", lambda policies: reweight(policies=20))
+    score = benchmark._score
+    monkeypatch.setattr(benchmark, "_score", lambda which: score(which, rows=5000))
+    result = benchmark.measure(threads=1, repeats=1)
+    assert [row["phase"] for row in result["phases"]] == [
+        "sac_update",
+        "ensemble_step",
+        "imagine_100k",
+        "reweight_1200",
+        "td_errors_100k",
+        "values_100k",
+        "model_errors_100k",
+        "diagnose_1000",
+        "smooth_model_step",
+        "near_update",
+        "near_critic_update",
+        "far_rollout",
+    ]
+    for row in result["phases"]:
+        assert set(row) == {"phase", "ms", "gflop", "gflops", "percent_of_peak"}
+        assert row["gflops"] == pytest.approx(1e3 * row["gflop"] / row["ms"], rel=0.1)
+    assert json.loads(json.dumps(result)) == result
+    assert benchmark.table(result).count("\n") == 1 + len(result["phases"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["per-mbpo", "dhmbpo"])
+def test_a_methods_cost_stands_next_to_mbpos(method, monkeypatch):
+    from conftest import tiny_of
+
+    monkeypatch.setattr(benchmark, "defaults", lambda env, method="pdml": change(tiny_of(method), {"env": env}))
+    result = benchmark.measure_method(method, threads=1, rows=200, repeats=1)
+    phases = {row["phase"]: row for row in result["phases"]}
+    assert list(phases) == ["collect", "weigh", "fit", "imagine", "refine", "improve", "total"]
+    assert all(row["ms"] >= 0 and row["mbpo_ms"] >= 0 for row in phases.values())
+    assert phases["improve"]["ms"] > 0
+    assert phases["fit"]["mbpo_ms"] > 0
+    assert result["ratio"] == pytest.approx(phases["total"]["ms"] / phases["total"]["mbpo_ms"], rel=0.01)
+    assert f"{method} costs" in benchmark.method_table(result)

@@ -1,0 +1,180 @@
+"""What looks at a trained run: analyses, videos, strips of frames."""
+
+import csv
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from tiny import tiny_of
+
+from pdml.cli import main
+from pdml.config.schema import change, defaults
+from pdml.config.validate import check
+from pdml.core.errors import UserError
+from pdml.reporting.read import read_all
+from pdml.reporting.report import strips
+from pdml.runs.checkpoint import saved
+from pdml.runs.session import run
+from pdml.runs.tensor_file import read_arrays
+from pdml.studies import converged, video
+
+
+def can_render():
+    made = "rendering_env('InvertedPendulum-v5', width=64, height=64)"
+    code = f"from pdml.studies.video import rendering_env; {made}.close()"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def renders():
+    if not can_render():
+        pytest.skip("nothing renders on this machine (apt-get install libegl1)")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "a"
+    changes = {"diagnose": True, "diagnose_every": 40, "diagnose_steps": 50, "archive_at": (80, 160)}
+    run(change(tiny_of("pdml"), changes), path, 1, "test")
+    return path
+
+
+def rows(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_archived_model_has_the_error_that_was_diagnosed_at_its_step(trained):
+    found = converged.converged(trained, fresh=50, max_epochs=30, patience=30)
+    diagnosed = {row["step"]: row for row in rows(trained / "diagnostics.csv")}
+    assert [row["step"] for row in found] == [80, 160]
+    for row in found:
+        assert row["archived_l2"] == pytest.approx(float(diagnosed[str(row["step"])]["current_l2"]), rel=1e-5)
+        assert row["rows"] == row["step"] == row["steps_after_warmup"] + 60
+        assert row["epochs"] == 30
+        assert row["capped"] == 1
+
+
+def test_a_model_that_is_trained_on_gets_better_where_it_was_hardly_trained(trained):
+    first = converged.converged(trained, [20], fresh=50, max_epochs=300)[0]
+    assert first["converged_l2"] < 0.5 * first["archived_l2"]
+
+
+def test_a_step_that_is_not_archived_is_refused_with_those_that_are(trained):
+    with pytest.raises(UserError, match=r"at = 80: not archived; there are 20, 100"):
+        converged.converged(trained, [80])
+
+
+def test_every_block_keeps_its_policy_and_archives_keep_the_same(trained):
+    with converged.opened(trained) as run:
+        known = converged.snapshots(run)
+        assert sorted(known) == [0, 20, 40, 60, 80, 100]
+        (trained / "checkpoints").rename(trained / "hidden")
+        archived = converged.snapshots(run)
+        (trained / "hidden").rename(trained / "checkpoints")
+    assert sorted(archived) == [20, 100]
+    np.testing.assert_array_equal(archived[20]()[0].w, known[20]()[0].w)
+    assert not np.array_equal(known[20]()[0].w, known[40]()[0].w)
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "b"
+    config = change(tiny_of("dhmbpo"), {"archive_at": (70, 80, 100), "steps": 150})
+    assert (config.warmup_steps, config.model_every) == (60, 20)
+    run(config, path, 1, "test")
+    return path
+
+
+def test_with_a_lesson_a_step_has_the_policy_that_it_ended_with(taught):
+    with converged.opened(taught) as run:
+        archived = {step: read() for step, read in converged.snapshots(run).items()}
+        assert sorted(archived) == [0, 10, 20, 40, 60, 80]
+        (taught / "archive").rename(taught / "hidden")
+        known = {step: read() for step, read in converged.snapshots(run).items()}
+        (taught / "hidden").rename(taught / "archive")
+        last = read_arrays(saved(taught)[0])[0]["agent.actor.layers[0].w"]
+    assert sorted(known) == [0, 20, 40, 60, 80]
+    for step, block in ((10, 0), (20, 20), (40, 40)):
+        for kept, snapshot in zip(jax.tree.leaves(archived[step]), jax.tree.leaves(known[block]), strict=True):
+            np.testing.assert_array_equal(kept, snapshot)
+    np.testing.assert_array_equal(known[80].layers[0].w, last)  # of the block that the run ended in
+    assert len({np.asarray(policy.layers[0].w).tobytes() for policy in known.values()}) == 5
+
+
+def test_the_model_of_double_horizon_learning_is_trained_on_no_less_patiently_than_in_its_run(taught):
+    for preset, patience, expected in (
+        ("paper", 20, (40, 500)),
+        ("paper", 60, (60, 500)),
+        ("published", 20, (124, 621)),
+    ):
+        run = defaults("Hopper-v5", "dhmbpo", preset)
+        changes = dict(zip(("dynamics.patience", "dynamics.max_epochs"), expected, strict=True))
+        assert check(converged.longer(run, patience, 500)) == change(run, changes | {"double.first_factor": 1})
+    (row,) = converged.converged(taught, [20], max_epochs=100, fresh=50)
+    assert row["epochs"] > 20
+    assert row["converged_l2"] < row["archived_l2"]
+
+
+def test_visitation_has_the_steps_of_the_chosen_policies(trained, capsys):
+    assert main(["analyse", "tsne", str(trained), "--at", "0,100", "--steps", "40"]) == 0
+    found = rows(trained / "analysis" / "tsne.csv")
+    assert [row["step"] for row in found] == ["0"] * 40 + ["100"] * 40
+    places = np.array([[float(row["x"]), float(row["y"])] for row in found])
+    assert np.isfinite(places).all()
+    assert len(np.unique(places, axis=0)) > 70
+    assert main(["figure", "tsne", str(trained), "--out", str(trained / "figures")]) == 0
+    assert main(["analyse", "tsne", str(trained), "--at", "30"]) == 2
+    assert "at = 30: no policy is kept of that step; the nearest is 20" in capsys.readouterr().err
+
+
+def test_a_video_is_written(trained, renders):
+    assert main(["video", str(trained), "--episodes", "2"]) == 0
+    found = sorted((trained / "videos").glob("*.mp4"))
+    assert [path.name for path in found] == ["step_00000160-episode-0.mp4", "step_00000160-episode-1.mp4"]
+    assert all(path.read_bytes()[4:8] == b"ftyp" for path in found)
+
+
+def test_a_report_shows_the_policy_at_work(trained, renders):
+    pictures = strips(read_all([trained]))
+    assert list(pictures) == [trained]
+    assert pictures[trained].startswith('<img src="data:image/jpeg;base64,/9j/')
+    picture, width = video.strip(trained, frames=4, width=80, height=60)
+    assert 80 < width <= 4 * 80
+    assert width % 80 == 0
+    assert picture[:2] == b"\xff\xd8"
+
+
+def test_without_a_renderer_one_line_says_what_to_install(trained, tmp_path):
+    env = os.environ | {"MUJOCO_GL": "osmesa", "PYOPENGL_PLATFORM": "osmesa"}
+    words = [sys.executable, "-m", "pdml"]
+    done = subprocess.run([*words, "video", str(trained)], capture_output=True, text=True, env=env, check=False)
+    if done.returncode == 0:
+        pytest.skip("osmesa renders on this machine")
+    assert done.returncode == 2
+    assert done.stderr.startswith("pdml: nothing can render here (MUJOCO_GL=osmesa: ")
+    assert "apt-get install libegl1" in done.stderr
+    assert done.stderr.count("\n") == 1
+    out = str(tmp_path / "r.html")
+    done = subprocess.run(
+        [*words, "report", str(trained), "--out", out], capture_output=True, text=True, env=env, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no pictures: nothing can render here" in (tmp_path / "r.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "extra"), [("moviepy", ["video"], "video"), ("sklearn", ["analyse", "tsne"], "analysis")]
+)
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(trained, package, words, extra, tmp_path):
+    code = (
+        f"import importlib.util as u, sys; sys.modules[{package!r}] = None; found = u.find_spec\n"
+        f"u.find_spec = lambda name, *a: None if name == {package!r} else found(name, *a)\n"
+        f"from pdml.cli import main; sys.exit(main({[*words, str(trained)]!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"pip install 'pdml[{extra}]'" in done.stderr
