@@ -16,24 +16,24 @@ train: .venv  ## train a policy: make train ENV=Hopper-v5 STEPS=30000
 	code=$$?; if [ -f $(RUN)/config.json ]; then $(BIN)/pdml report $(RUN) --out $(RUN)/report.html; fi; exit $$code
 
 test: .venv  ## everything: format, lint, types, all tests
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests tools
+	$(BIN)/ruff check src tests tools
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
-	$(BIN)/pytest -n 2 --dist worksteal -q
+	$(BIN)/pytest -n 2 --dist worksteal -q $(if $(DURATIONS),--durations=$(DURATIONS))
 
 check: .venv  ## what a contributor runs before a commit: the same without slow tests
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests tools
+	$(BIN)/ruff check src tests tools
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow"
 
 torture: .venv  ## a hundred kills of tiny runs, at other points every time: make torture KILL_SEED=7
 	@echo "KILLS=$(KILLS) KILL_SEED=$(KILL_SEED)"
-	PDML_KILLS=$(KILLS) PDML_KILL_SEED=$(KILL_SEED) $(BIN)/pytest -n 2 --dist worksteal -v tests/promises/test_resume.py -k killed
+	PDML_KILLS=$(KILLS) PDML_KILL_SEED=$(KILL_SEED) $(BIN)/pytest -n 2 --dist worksteal -v tests/promises/test_kills.py -k killed
 
 format: .venv  ## write the code as the formatter wants it
-	$(BIN)/ruff format src tests
-	$(BIN)/ruff check --fix src tests
+	$(BIN)/ruff format src tests tools
+	$(BIN)/ruff check --fix src tests tools
 
 docs: .venv  ## the documentation site, docs/_build/index.html
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build

@@ -1,4 +1,4 @@
-"""PDML: learn control policies from few real steps with a learned model that follows the policy."""
+"""PDML: learn continuous-control policies from few real steps, with a learned model that follows the policy."""
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from pdml.core.errors import RunError, UserError
 
 if TYPE_CHECKING:
-    from pdml.api import Agent, Callback, Evaluation, Model, Prediction
+    from pdml.api import Agent
     from pdml.runs.policy import Policy
+    from pdml.views import Callback, Evaluation, Model, Prediction
 
 try:
     __version__ = version("pdml")
@@ -17,13 +18,20 @@ except PackageNotFoundError:  # imported from a source tree that is not installe
 
 __all__ = ["Agent", "Callback", "Evaluation", "Model", "Policy", "Prediction", "RunError", "UserError"]
 
-_LATER = {"Policy": "runs.policy"} | dict.fromkeys(("Agent", "Callback", "Evaluation", "Model", "Prediction"), "api")
-"""Names and their modules, imported when they are asked for: JAX takes a while, and a policy does not need it."""
+_MODULES = {
+    "Agent": "api",
+    "Callback": "views",
+    "Evaluation": "views",
+    "Model": "views",
+    "Policy": "runs.policy",
+    "Prediction": "views",
+}
+"""Where public names live. They are imported when asked for: JAX takes a while, and a policy does not need it."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _MODULES:
         raise AttributeError(f"module 'pdml' has no attribute '{name}'")
-    if _LATER[name] == "api":
+    if name != "Policy":
         import_module("pdml.runs.device").prepare()
-    return getattr(import_module(f"pdml.{_LATER[name]}"), name)
+    return getattr(import_module(f"pdml.{_MODULES[name]}"), name)

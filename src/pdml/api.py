@@ -2,108 +2,42 @@
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from pdml.config.schema import Config, change, defaults, leaves
-from pdml.config.tasks import PYTHON
-from pdml.config.validate import OBJECT, check, read_config, refuse_foreign
+from pdml.config.defaults import defaults
+from pdml.config.fields import by_dotted_names, change
+from pdml.config.files import read_run
+from pdml.config.schema import Config, Settings
+from pdml.config.tasks import PYTHON, Task
+from pdml.config.validate import OBJECT, check, refuse_foreign
 from pdml.core import signals
-from pdml.core.errors import UserError, nearest
+from pdml.core.batching import as_batch, padded
+from pdml.core.errors import UserError
 from pdml.core.rng import Purpose, key
-from pdml.envs.env_spec import problem_of
-from pdml.envs.evaluation import EpisodeResult, evaluate
-from pdml.envs.from_python import Env, absent, describe, packed, problem_for, require_sizes, warn
-from pdml.envs.gym import Episode, begin, follow, make_plain
-from pdml.runs import checkpoint, directory, resources
+from pdml.envs.env_spec import EnvSpec, spec_of
+from pdml.envs.evaluation import Evaluator
+from pdml.envs.from_python import Env, absent_spec, name_and_task, packed, require_sizes, spec_for, warn
+from pdml.envs.gym import make_plain
+from pdml.envs.spaces import spaces_from
+from pdml.runs import checkpoint, directory
 from pdml.runs.device import available_threads
-from pdml.runs.policy import Policy, as_batch
+from pdml.runs.policy import Policy
 from pdml.runs.progress import Watcher
-from pdml.runs.recorder import Happened, policy_of
-from pdml.runs.session import Session, failures_noted
-from pdml.training.loop import absorb, act, add_prior, open_block
+from pdml.runs.recorder import StepRecord, policy_of
+from pdml.runs.session import LiveRun, Session, failures_noted
+from pdml.training.loop import Interaction
+from pdml.views import Callback, Evaluation, Model, evaluation_of
 
-
-class Callback:
-    """What to do while an agent learns: override what you need. Return False from any of these to stop learning."""
-
-    def on_step(self, agent: "Agent") -> bool | None:
-        """Be told of every real step."""
-
-    def on_block(self, agent: "Agent", row: dict[str, Any]) -> bool | None:
-        """Be told of the end of a block, with its row of progress.csv."""
-
-    def on_evaluation(self, agent: "Agent", evaluation: "Evaluation") -> bool | None:
-        """Be told of an evaluation."""
-
-
-class Evaluation(NamedTuple):
-    """Returns and lengths of some episodes."""
-
-    step: int
-    """Real steps learned from."""
-    returns: tuple[float, ...]
-    lengths: tuple[int, ...]
-
-    @property
-    def mean(self) -> float:
-        """Mean return."""
-        return float(np.mean(self.returns))
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of the returns, of a sample; 0 for one episode."""
-        return float(np.std(self.returns, ddof=1)) if len(self.returns) > 1 else 0.0
-
-
-class Prediction(NamedTuple):
-    """What the model expects of steps, by the mean of its best networks."""
-
-    next_obs: np.ndarray
-    reward: np.ndarray
-    terminated: np.ndarray
-    """Whether the step ends the episode by itself."""
-    spread: np.ndarray
-    """Standard deviation over these networks of each entry of the next observation: how much they disagree."""
-
-
-class Model:
-    """The learned model of an agent, to look at."""
-
-    def __init__(self, session: Session):
-        self._session = session
-        self._known, self._spaces = session.problem.known, session.problem.spaces
-        world = session.parts.recipe.world
-        assert world is not None
-        self._world, self._outputs = world, jax.jit(world.dynamics.means)
-
-    def predict(self, obs: Any, action: Any) -> Prediction:
-        """Predict one step or a batch of steps; actions are in the environment's own range."""
-        model = self._session.state.model
-        states = as_batch(obs, self._spaces.obs_size)
-        actions = as_batch(action, len(self._spaces.low), "action")
-        if len(states) != len(actions):
-            raise UserError(f"action: {len(actions)} of them for {len(states)} observations")
-        actions = self._spaces.inward(actions)
-        outputs = np.asarray(self._outputs(model, states, actions))
-        mean = outputs.mean(axis=0)
-        next_obs, reward = states + mean[:, 1:], mean[:, 0]
-        if self._known.reward is not None:
-            reward = np.asarray(self._known.reward(*map(jnp.asarray, (states, actions, next_obs))))
-        ended = np.asarray(self._world.ending(model, *map(jnp.asarray, (states, actions, next_obs)))) > 0.5
-        shape = np.shape(obs)[:-1]
-        spread = outputs[:, :, 1:].std(axis=0)
-        return Prediction(
-            next_obs.reshape(np.shape(obs)), reward.reshape(shape), ended.reshape(shape), spread.reshape(np.shape(obs))
-        )
+STEPS_AHEAD = 10_000
+"""How far a run that the caller steps is extended when it reaches its end."""
 
 
 class Agent:
@@ -115,7 +49,7 @@ class Agent:
         method: See `pdml list methods`.
         seed: Of everything random.
         eval_env: An environment for evaluation, where `env` is an environment itself.
-        termination: Says which steps end an episode: a function (obs, action, next_obs) -> bool of whole batches,
+        termination: Which steps terminate an episode: a function (obs, action, next_obs) -> bool of whole batches,
             written with jax.numpy, or one of the words of `pdml train --termination`. By default the rule of the
             environment where it is known, else it is learned.
         reward: A function of the same form that gives the reward of each step; by default it is learned.
@@ -133,41 +67,35 @@ class Agent:
         seed: int = 0,
         *,
         eval_env: gymnasium.Env | None = None,
-        termination: str | Callable | None = None,
-        reward: str | Callable | None = None,
+        termination: str | Callable[..., Any] | None = None,
+        reward: str | Callable[..., Any] | None = None,
         prior: Mapping[str, Any] | None = None,
         run_dir: str | Path | None = None,
         **config: Any,
     ):
-        name, task = describe(env)
-        functions = {k: v for k, v in (("termination", termination), ("reward", reward)) if callable(v)}
-        given = {k: v for k, v in (("termination", termination), ("reward", reward)) if v is not None}
-        words = {k: OBJECT if callable(v) else v for k, v in given.items()}
-        if "steps" in config:
-            raise UserError("steps: is what learn is given")
-        preset = config.pop("preset", "paper")
-        base = defaults(name, method, preset, task)
-        changes = _flat({**config, **words, "seed": seed})
-        refuse_foreign(method, changes)
-        settled = check(change(base, changes))
-        problem = problem_for(env, eval_env, settled, functions)
-        rows = None if prior is None else packed(prior, problem.spaces, settled)
+        name, task = name_and_task(env)
+        parts = {"termination": termination, "reward": reward}
+        functions = {part: value for part, value in parts.items() if callable(value)}
+        words = {part: OBJECT if callable(value) else value for part, value in parts.items() if value is not None}
+        settings = _settings(name, task, method, {**config, **words, "seed": seed})
+        spec = spec_for(env, eval_env, settings, functions)
+        rows = None if prior is None else packed(prior, spec.spaces, settings.learning)
         if run_dir is not None and not isinstance(run_dir, str | Path):
             raise UserError(f"run_dir = {run_dir!r}: must be a path")
         self._run_dir = None if run_dir is None else Path(run_dir)
         if self._run_dir is not None:
             directory.check_free(self._run_dir)
-        self._setup(Session(settled, problem))
-        if rows is not None:
-            add_prior(self._session.state, rows)
+        self._setup(LiveRun.new(settings, spec, rows))
 
-    def _setup(self, session: Session) -> None:
-        self._session = session
-        self._asking = session.problem.make is None
-        self._opened: tuple[int, np.ndarray] | None = None
+    def _setup(self, live: LiveRun) -> None:
+        self._live, self._session, self._closed = live, None, False
+        self._interaction = Interaction(live.state, live.training)
+        self._caller_steps = live.env is None
         self._draws = 0
-        agent = session.parts.recipe.agent
+        agent = live.training.parts.recipe.agent
         self._mode, self._sample = jax.jit(agent.mode), jax.jit(agent.sample)
+
+    _session: Session | None
 
     @classmethod
     def load(
@@ -176,46 +104,37 @@ class Agent:
         env: Env | None = None,
         *,
         eval_env: gymnasium.Env | None = None,
-        termination: Callable | None = None,
-        reward: Callable | None = None,
+        termination: Callable[..., Any] | None = None,
+        reward: Callable[..., Any] | None = None,
     ) -> "Agent":
-        """Load a run, of `pdml train` or of another agent, from its newest checkpoint; `learn` goes on with it there.
+        """Load a run, of `pdml train` or of another agent, from its newest checkpoint; `learn` continues from there.
 
-        What was handed over as a Python object must be handed over again. Without its environment an agent predicts
-        but cannot learn. The policy alone needs none of it: `pdml.Policy.load`.
+        What was passed as a Python object must be passed again. Without its environment an agent predicts but cannot
+        learn. The policy alone needs none of it: `pdml.Policy.load`.
         """
         path = Path(path)
-        config = read_config(directory.require(path) / "config.json")
+        settings, task = read_run(directory.require_run(path))
         functions = {k: v for k, v in (("termination", termination), ("reward", reward)) if v is not None}
-        if env is None and config.env.startswith(PYTHON):
-            problem = absent(path, config, functions)
-        elif env is None or env == config.env:
-            problem = problem_of(check(config), functions)
-        elif isinstance(env, str) and not config.env.startswith(PYTHON):
-            raise UserError(f"env = '{env}': the run's environment is '{config.env}'; leave env out")
-        else:
-            made = partial(make_plain, env) if isinstance(env, str) else env
-            problem = problem_for(made, eval_env, check(config), functions)
-            require_sizes(problem.spaces, path)
+        spec = _spec_of_run(path, settings, task, env, eval_env, functions)
         agent = cls.__new__(cls)
         agent._run_dir = path
-        agent._setup(Session(config, problem).load(path, warn))
+        agent._setup(LiveRun.load(path, settings, spec, warn))
         return agent
 
     @property
     def config(self) -> Config:
-        """All settings."""
-        return self._session.config
+        """The settings of learning."""
+        return self._live.settings.learning
 
     @property
     def steps(self) -> int:
         """Real steps taken so far."""
-        return self._session.state.step
+        return self._live.state.step
 
     @property
     def path(self) -> Path | None:
         """The run directory, once there is one."""
-        return self._session.path
+        return self._live.path
 
     def learn(self, steps: int, callback: Callback | None = None, progress_bar: bool = True) -> "Agent":
         """Learn from so many more real steps; twice n is the same as once 2n. Ctrl-C saves the run first.
@@ -225,81 +144,74 @@ class Agent:
         """
         if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
             raise UserError(f"steps = {steps!r}: must be a whole number, at least 1")
-        session = self._session
-        if session.env is None:
+        if self._live.env is None:
             raise UserError("learn: there is no environment to step; give one as env=, or use act and observe")
         if callback is not None and not isinstance(callback, Callback):
             raise UserError(f"callback = {callback!r}: must be a pdml.Callback")
-        if self._asking:  # its own episode begins anew after somebody else's steps
-            session.state.episode = begin(session.env, self.config.seed, session.state.episode.number + 1)
-            self._asking = False
-        target = session.state.step + int(steps)
-        self._take_up(target)
+        if self._caller_steps:  # its own episode starts again after the caller's steps
+            self._interaction.begin_episode(self._live.env)
+            self._caller_steps = False
+        target = self.steps + int(steps)
+        session = self._open(target)
         watcher = Watcher(target, self.config.warmup_steps, self.steps) if progress_bar else None
 
-        def after(happened: Happened) -> bool:
-            return callback is None or _tell(callback, self, happened)
+        def after(record: StepRecord) -> bool:
+            return callback is None or _call(callback, self, record)
 
-        with self._working():
+        with self._working(session):
             session.learn(target, watcher, after)
         return self
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
-        """Save when asked to stop meanwhile; after that, and after a failure, stand at the last checkpoint."""
-        session = self._session
-        assert session.path is not None
+    def _working(self, session: Session) -> Generator[None, None, None]:
+        """Save if asked to stop meanwhile; after that, and after a failure, return to the last checkpoint."""
         try:
             with signals.listening(), failures_noted(session.path):
                 yield
-                if signals.asked() and session.recorder is not None:
-                    session.recorder.save(session.state)
-                    signals.check()
+                if signals.asked():
+                    session.save()
+                    signals.stop_if_asked()
         except signals.Stopped as stopped:
-            self._recover()
+            self._recover(session)
             raise KeyboardInterrupt(f"{stopped}; the run is saved in {session.path}") from None
         except UserError:
             raise
         except Exception:
-            self._recover()
+            self._recover(session)
             raise
 
-    def _recover(self) -> None:
-        """Go back to the last checkpoint: learning may have been broken off in the middle."""
-        old = self._session
-        assert old.path is not None
+    def _recover(self, session: Session) -> None:
+        """Return to the last checkpoint: learning may have been interrupted halfway."""
+        old = self._live
         try:
-            session = Session(self.config, old.problem).load(old.path, warn)
+            live = LiveRun.load(session.path, old.settings, old.spec, warn)
         except Exception as error:
-            warn(f"the agent cannot go back to its last checkpoint ({error}); load it again")
-            old.close()
+            warn(f"the agent cannot return to its last checkpoint ({error}); load it again")
+            self.close()
             return
-        old.close()
-        self._setup(session)
+        self.close()
+        self._setup(live)
 
     def act(self, obs: Any) -> np.ndarray:
         """Return the action to take now, to explore, in the environment's own range; then call `observe`.
 
-        At the first step of a block it fits the model, which takes a while; agents with a lesson learn in `observe`, at
-        a block's last step.
+        At the first step of a block it fits the model, which takes a while. DHMBPO learns in `observe` instead, at the
+        last step of a block.
         """
-        session, state = self._session, self._session.state
-        batch = as_batch(obs, session.problem.spaces.obs_size)
+        live, state = self._live, self._live.state
+        batch = as_batch(obs, live.spec.spaces.obs_size)
         if np.ndim(obs) != 1 or not np.isfinite(batch).all():
             raise UserError("obs: one observation of finite numbers is needed")
-        if not self._asking:
-            state.episode = Episode(state.episode.number + 1, foreign=True)
-            self._asking = True
-        self._take_up()
-        with self._working():
-            if session.recorder is None or session.recorder.short or state.step >= self.config.steps:
-                more = 0 if state.step < self.config.steps else max(self.config.warmup_steps, 10_000)
-                session.aim(self.config.steps + more)
-            state.episode.obs = batch[0]
-            open_block(state, session.parts, self.config, session.clock)
-            action = act(state, session.parts, self.config)
-        self._opened = (state.step, action)
-        return session.problem.spaces.outward(action[None])[0]
+        if not self._caller_steps:
+            self._interaction.begin_foreign_episode()
+            self._caller_steps = True
+        session = self._open()
+        with self._working(session):
+            if state.step >= live.steps:
+                session.prepare(live.steps + max(self.config.warmup_steps, STEPS_AHEAD))
+            session.recorder()
+            action = self._interaction.act(batch[0])
+        return live.spec.spaces.to_env(action[None])[0]
 
     def observe(
         self, next_obs: Any, reward: float, terminated: bool, truncated: bool = False, action: Any = None
@@ -308,13 +220,12 @@ class Agent:
 
         Args:
             terminated: The episode ended by itself: nothing more would have come.
-            truncated: It was cut, for example by a time limit: more would have come.
-            action: What was done in truth, if it was not the action of `act`.
+            truncated: It was cut off, for example by a time limit: more would have come.
+            action: The action that was really taken, if it was not that of `act`.
         """
-        session, state = self._session, self._session.state
-        if self._opened is None or self._opened[0] != state.step:
+        taken, spaces = self._interaction.action, self._live.spec.spaces
+        if taken is None or self._session is None:
             raise UserError("observe: call act first, once for every observe")
-        spaces = session.problem.spaces
         after = as_batch(next_obs, spaces.obs_size, "next_obs")
         try:
             value = float(reward)
@@ -322,143 +233,150 @@ class Agent:
             value = np.nan
         if np.ndim(next_obs) != 1 or not np.isfinite(after).all() or not np.isfinite(value):
             raise UserError("next_obs, reward: one observation and one reward of finite numbers are needed")
-        taken = self._opened[1]
         if action is not None:
             done = as_batch(action, len(spaces.low), "action")
             if np.ndim(action) != 1 or not np.isfinite(done).all():
                 raise UserError("action: one action of finite numbers is needed")
-            taken = spaces.inward(done)[0]
-        with self._working():
-            state.episode, step = follow(state.episode, taken, after[0], value, bool(terminated), bool(truncated))
-            absorb(state, step, session.parts, self.config, session.clock)
-            assert session.recorder is not None
-            session.recorder(state)
+            taken = spaces.from_env(done)[0]
+        with self._working(self._session):
+            step = self._interaction.observe(taken, after[0], value, bool(terminated), bool(truncated))
+            self._session.recorder()(self._live.state, step)
 
     def predict(self, obs: Any, deterministic: bool = True) -> np.ndarray:
         """Return the action for one observation, or for each of a batch, in the environment's own range."""
-        spaces = self._session.problem.spaces
+        spaces = self._live.spec.spaces
         batch = as_batch(obs, spaces.obs_size)
         room = 1 << (len(batch) - 1).bit_length() if len(batch) else 1  # few shapes, few compilations
-        padded = np.zeros((room, spaces.obs_size), np.float32)
-        padded[: len(batch)] = batch
-        actor = self._session.state.agent.actor
+        actor = self._live.state.agent.actor
         if deterministic:
-            action = self._mode(actor, padded)
+            action = self._mode(actor, padded(batch, room))
         else:
-            action = self._sample(actor, padded, key(self.config.seed, Purpose.PREDICT, self._draws))
+            action = self._sample(actor, padded(batch, room), key(self.config.seed, Purpose.PREDICT, self._draws))
             self._draws += 1
-        scaled = spaces.outward(np.asarray(action)[: len(batch)])
+        scaled = spaces.to_env(np.asarray(action)[: len(batch)])
         return scaled.reshape(*np.shape(obs)[:-1], len(spaces.low))
 
     @property
     def policy(self) -> Policy:
         """The deterministic policy as it is now, as a function of numpy arrays that needs no JAX; it can be saved."""
-        return policy_of(self._session.state, self._session.problem.spaces)
+        return policy_of(self._live.state, self._live.spec.spaces)
 
     @property
     def model(self) -> Model:
         """The learned model."""
-        if self._session.state.model is None:
+        if self._live.state.model is None:
             raise UserError(f"model: method '{self.config.method}' has none")
-        return Model(self._session)
+        return Model(self._live)
 
     def evaluate(self, episodes: int = 10) -> Evaluation:
-        """Run the deterministic policy for some episodes in environments of their own; learning is not disturbed."""
+        """Run the deterministic policy for some episodes in separate environments; learning is not disturbed."""
         if isinstance(episodes, bool) or not isinstance(episodes, int | np.integer) or episodes < 1:
             raise UserError(f"episodes = {episodes!r}: must be a whole number, at least 1")
-        fresh = self._session.problem.fresh
-        if fresh is None:
+        make_env, actor = self._live.spec.make_eval, self._live.state.agent.actor
+        if make_env is None:
             raise UserError("evaluate: needs an environment of its own; give eval_env=, or an id or a factory as env")
-        actor, lent = self._session.state.agent.actor, self._session.problem.lent
-        envs = [fresh() for _ in range(1 if lent else int(episodes))]
-        try:
-            results = evaluate(
-                envs, lambda obs, time: np.asarray(self._mode(actor, obs)), self.config.seed, self.steps, int(episodes)
+        with closing(Evaluator(make_env, int(episodes), self._live.spec.borrowed)) as evaluator:
+            results = evaluator(
+                lambda obs, time: np.asarray(self._mode(actor, obs)), self.config.seed, self.steps, int(episodes)
             )
-        finally:
-            for env in envs if not lent else []:
-                env.close()
-        return _evaluation(self.steps, results)
+        return evaluation_of(self.steps, results)
 
     def save(self, path: str | Path | None = None) -> Path:
-        """Save all of it: in its run directory, or in a new one, from which `load` and `pdml resume` go on."""
-        session = self._session
-        if path is None or (session.path is not None and Path(path).resolve() == session.path.resolve()):
-            if session.loaded and session.path is not None:  # nothing has been learned since
-                return session.path
-            self._take_up()
-            recorder = session.recorder or session.aim(self.config.steps)
-            recorder.save(session.state)
-            assert session.path is not None
+        """Save all of it: in its run directory, or in a new one, from which `load` and `pdml resume` continue."""
+        live = self._live
+        if path is None or (live.path is not None and Path(path).resolve() == live.path.resolve()):
+            if live.files is not None and live.path is not None:  # loaded, and nothing has been learned since
+                return live.path
+            session = self._open()
+            session.save()
             return session.path
         path = Path(path)
-        lock = directory.create(path, self.config, available_threads(), _command(), session.problem.spaces)
-        if session.path is not None:
-            for name in (*directory.TABLES, "blocks", "archive"):
-                source = session.path / name
-                if source.is_dir():
-                    shutil.copytree(source, path / name)
-                elif source.exists():
-                    shutil.copy(source, path / name)
-        lengths = session.lengths()
-        directory.cut_back(path, lengths, self.steps)
-        files = {"lengths": lengths, "total": session.clock.total(), "seconds": session.clock.seconds}
+        lock = directory.create(path, live.settings, available_threads(), _command(), live.spec.recorded())
+        if live.path is not None:
+            _copy_tables(live.path, path)
+        lengths = live.files["lengths"] if live.files is not None else {}
+        if self._session is not None:
+            lengths = self._session.lengths()
+        directory.truncate_files(path, lengths, self.steps)
+        clock = live.training.clock
+        files = {"lengths": lengths, "total": clock.total(), "seconds": clock.seconds}
         file = path / "checkpoints" / f"step_{self.steps:08d}.safetensors"
-        checkpoint.save(session.state, self.config, file, files)
+        checkpoint.save_checkpoint(live.state, live.ledger, live.settings, file, files)
         self.policy.save(path / "policy.safetensors")
         lock.free()
         return path
 
     def close(self) -> None:
         """Close the environments and free the run directory."""
-        self._session.close()
+        if self._session is not None:
+            self._session.close()
+        self._live.close()
+        self._session, self._closed = None, True
 
-    def _take_up(self, steps: int = 0) -> None:
-        """Have a run directory of one's own from now on, if there is room for so many steps."""
-        session = self._session
-        if session.closed:
+    def _open(self, steps: int | None = None) -> Session:
+        """Return the session, with a run directory that is locked; begin or resume it the first time."""
+        if self._closed:
             raise UserError("the agent is closed; load it again from its run directory")
-        if session.path is None:
-            path = self._run_dir or directory.default_path(self.config)
-            aim = change(self.config, {"steps": steps or self.config.steps})
-            resources.require(resources.estimate(aim, session.layout, session.state.prior), path)
-            session.create(path, available_threads(), _command())
-        elif session.loaded:
-            session.take_up(available_threads(), _command(), warn)
+        if self._session is None:
+            live, threads = self._live, available_threads()
+            if live.path is None:
+                path = self._run_dir or directory.default_path(self.config)
+                self._session = Session.begin(live, path, threads, _command(), steps)
+            else:
+                self._session = Session.resume(live.path, lambda: live, threads, _command(), warn)
+        return self._session
 
 
-def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    """Return settings by their dotted names, from names and groups as Python writes them."""
-    names = [leaf.name for leaf in leaves()]
-    groups = {name.partition(".")[0] for name in names if "." in name}
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        if name in groups and isinstance(value, Mapping):
-            flat |= {f"{name}.{inner}": entry for inner, entry in value.items()}
-        else:
-            flat[name] = value
-    for name, value in flat.items():
-        if name in groups:
-            raise UserError(f"{name} = {value!r}: is a group; give its settings as a dict")
-        if name not in names:
-            raise UserError(f"{name}: unknown setting{nearest(name, names)}")
-        if isinstance(value, list):
-            flat[name] = tuple(value)
-    return flat
+def _settings(name: str, task: Task, method: str, given: dict[str, Any]) -> Settings:
+    """Return the settings of a new agent, checked."""
+    if "steps" in given:
+        raise UserError("steps: is what learn is given")
+    base = defaults(name, method, given.pop("preset", "paper"), task)
+    changes = by_dotted_names(given)
+    refuse_foreign(method, changes)
+    return check(change(base, changes), task)
 
 
-def _tell(callback: Callback, agent: Agent, happened: Happened) -> bool:
-    """Tell a callback what a step brought about; return whether to go on."""
+def _spec_of_run(
+    path: Path,
+    settings: Settings,
+    task: Task,
+    env: Env | None,
+    eval_env: gymnasium.Env | None,
+    functions: dict[str, Any],
+) -> EnvSpec:
+    """Return the environment of a run that is loaded, passed again or not."""
+    name = settings.learning.env
+    if env is None and name.startswith(PYTHON):
+        return absent_spec(spaces_from(directory.recorded_spaces(path)), settings, functions, task)
+    check(settings, task)
+    if env is None or env == name:
+        return spec_of(settings, functions)
+    if isinstance(env, str) and not name.startswith(PYTHON):
+        raise UserError(f"env = '{env}': the run's environment is '{name}'; leave env out")
+    made = partial(make_plain, env) if isinstance(env, str) else env
+    spec = spec_for(made, eval_env, settings, functions)
+    require_sizes(spec.spaces, spaces_from(directory.recorded_spaces(path)), path)
+    return spec
+
+
+def _copy_tables(source: Path, target: Path) -> None:
+    """Copy what a run has written beside its checkpoints."""
+    for name in (*directory.TABLES, "blocks", "archive"):
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name)
+        elif (source / name).exists():
+            shutil.copy(source / name, target / name)
+
+
+def _call(callback: Callback, agent: Agent, record: StepRecord) -> bool:
+    """Call a callback after a step; return whether to continue."""
     answers = [callback.on_step(agent)]
-    if happened.evaluation:
-        answers.append(callback.on_evaluation(agent, _evaluation(agent.steps, happened.evaluation)))
-    if happened.block is not None:
-        answers.append(callback.on_block(agent, happened.block))
+    if record.evaluation:
+        answers.append(callback.on_evaluation(agent, evaluation_of(agent.steps, record.evaluation)))
+    if record.block is not None:
+        answers.append(callback.on_block(agent, record.block))
     return all(answer is not False for answer in answers)
-
-
-def _evaluation(step: int, results: list[EpisodeResult]) -> Evaluation:
-    return Evaluation(step, tuple(r.total for r in results), tuple(r.length for r in results))
 
 
 def _command() -> str:

@@ -1,3 +1,5 @@
+"""Settings: the defaults are the paper's, values are read as people write them, mistakes are named in one sentence."""
+
 import dataclasses
 import json
 
@@ -5,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdml.config.schema import BRANCHED, METHODS, PRESET_METHODS, PRESETS, Config, change, defaults, get, leaves, rebase
+from pdml.config.defaults import defaults, rebase, require_task
+from pdml.config.fields import change, get, leaves
+from pdml.config.files import FORMAT, from_json, to_json
+from pdml.config.methods import METHODS, PRESETS, Feature, readers
+from pdml.config.parse import parse
+from pdml.config.schema import Config
 from pdml.config.tasks import env_ids
-from pdml.config.validate import FORMAT, check, check_length, from_json, parse, to_json
+from pdml.config.validate import check, check_length
 from pdml.core.errors import UserError
 
 
@@ -23,9 +30,9 @@ from pdml.core.errors import UserError
     ],
 )
 def test_defaults_are_the_papers(env, steps, entropy, schedule):
-    config = defaults(env)
-    rollouts = config.rollouts
-    assert (config.steps, config.agent.target_entropy) == (steps, entropy)
+    settings = defaults(env)
+    config, rollouts = settings.learning, settings.learning.rollouts
+    assert (settings.run.steps, config.agent.target_entropy) == (steps, entropy)
     assert (rollouts.shortest, rollouts.longest, rollouts.first_epoch, rollouts.last_epoch) == schedule
     assert (config.updates_per_step, config.model_every, config.warmup_steps, config.real_ratio) == (
         20,
@@ -38,7 +45,7 @@ def test_defaults_are_the_papers(env, steps, entropy, schedule):
 
 @pytest.mark.parametrize("env", env_ids())
 @pytest.mark.parametrize(
-    ("method", "preset"), [(m, p) for p in PRESETS for m in METHODS if m in PRESET_METHODS.get(p, METHODS)]
+    ("method", "preset"), [(m, p) for p, preset in PRESETS.items() for m in readers(preset.features)]
 )
 def test_every_default_is_valid_and_survives_json(env, method, preset):
     config = check(defaults(env, method, preset))
@@ -73,7 +80,7 @@ def test_methods_differ_from_mbpo_in_their_own_options_only():
         assert differ == own.get(method, set()), method
 
 
-def test_released_changes_what_the_design_lists_for_every_method_alike():
+def test_released_changes_what_the_design_lists_for_every_method():
     listed = {
         "agent.temperature": 0.2,
         "agent.scaled_log_prob": True,
@@ -86,23 +93,24 @@ def test_released_changes_what_the_design_lists_for_every_method_alike():
         "dynamics.holdout_max": 1_000_000_000,
         "time_limit_terminates": True,
     }
-    assert PRESETS["released"] == listed
-    for method in BRANCHED:
+    assert PRESETS["released"].changes == listed
+    for method in readers((Feature.BRANCHES,)):
         paper, released = defaults("Hopper-v5", method), defaults("Hopper-v5", method, "released")
         for name, value in listed.items():
             if (name, method) == ("dynamics.train_bounds", "vagram"):
                 continue  # it has no variance
             if not name.startswith("mixture") or method.startswith("pdml"):
                 assert get(released, name) == value
-        assert not released.mixture.misaligned
-        assert released.throttle == paper.throttle == 0.0
+        assert not released.learning.mixture.misaligned
+        assert released.learning.throttle == paper.learning.throttle == 0.0
 
 
 def test_another_method_keeps_the_departures_and_takes_its_own_defaults():
     changed = change(defaults("Hopper-v5", "pdml"), {"steps": 9000, "agent.gamma": 0.9})
-    other = rebase(changed, "vagram")
-    assert (other.steps, other.agent.gamma, other.rollouts.deterministic) == (9000, 0.9, True)
-    assert rebase(other, "pdml") == changed
+    other = rebase(changed, "vagram", require_task("Hopper-v5"))
+    assert (other.run.steps, other.learning.agent.gamma) == (9000, 0.9)
+    assert other.learning.rollouts.deterministic
+    assert rebase(other, "pdml", require_task("Hopper-v5")) == changed
 
 
 def test_switches_are_typed_as_words():
@@ -136,7 +144,7 @@ BAD = [
     ({"agent.temperature": 0.0}, "agent.temperature = 0.0: must lie in"),
     ({"agent.hidden_sizes": (256, 0)}, "agent.hidden_sizes = 0: must lie in"),
     ({"dynamics.num_elites": 8}, "dynamics.num_elites = 8: at most dynamics.num_members = 7"),
-    ({"dynamics.hidden_sizes": (200,)}, "dynamics.weight_decay has 5 entries: must have one a layer, 2"),
+    ({"dynamics.hidden_sizes": (200,)}, "dynamics.weight_decay has 5 entries: must have one per layer, 2"),
     (
         {"dynamics.holdout": "fixd"},
         r"dynamics.holdout = 'fixd': unknown \(did you mean fixed\?\); allowed: fresh, fixed",
@@ -159,7 +167,10 @@ BAD = [
     ({"method": "pdml-model-only", "weigh": "both"}, "weigh: method 'pdml-model-only' fixes it at 'model'"),
     ({"method": "recall-mbpo", "priority.share": 0.0}, r"priority.share = 0.0: must lie in \(0, 1\]"),
     ({"method": "mbpo", "dynamics.holdout_weights": "weighted"}, "dynamics.holdout_weights: method 'mbpo' has no such"),
-    ({"agent.num_critics": 5}, "agent.num_critics: method 'pdml' has no such option; it belongs to redq"),
+    (
+        {"agent.num_critics": 5},
+        "agent.num_critics: method 'pdml' has no such option; it belongs to dhmbpo, pdml-dhmbpo, redq",
+    ),
 ]
 
 
@@ -168,7 +179,7 @@ BAD_ELSEWHERE = [
     ("sac", {"real_ratio": 0.5}, "real_ratio: method 'sac' has no such option"),
     ("redq", {"dynamics.patience": 1}, "dynamics.patience: method 'redq' has no such option"),
     ("redq", {"agent.subset": 11}, "agent.num_critics = 10: at least agent.subset = 11"),
-    ("vagram", {"rollouts.deterministic": False}, "vagram's networks have no variance"),
+    ("vagram", {"rollouts.deterministic": False}, "rollouts.deterministic: method 'vagram' fixes it at 'True'"),
     ("vagram", {"vagram.quantile": 0.0}, "vagram.quantile = 0.0: must lie in"),
     ("ampo", {"ampo.stop_epoch": -2}, "ampo.stop_epoch = -2: must lie in"),
     ("vagram", {"dynamics.train_bounds": False}, "dynamics.train_bounds: method 'vagram' has no such option"),
@@ -224,4 +235,4 @@ def test_a_partial_file_takes_the_defaults_of_its_own_environment():
 
 def test_configuration_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Config().steps = 3  # pyright: ignore
+        Config().seed = 3  # pyright: ignore

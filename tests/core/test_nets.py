@@ -1,3 +1,5 @@
+"""Networks: densities, initial weights and products by hand."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,3 +1,5 @@
+"""The replay buffer: which rows are stored, and that they keep their blocks."""
+
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import given

@@ -1,3 +1,5 @@
+"""Weighted sampling: frequencies, edges, and weights that are refused."""
+
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""`pdml check`: what is found out about an environment before a run is spent on it."""
+"""`pdml check`: what it finds about an environment before training."""
 
 import re
 import sys
@@ -9,7 +9,8 @@ import pytest
 
 from pdml.cli import main
 from pdml.envs.env_check import examine_env
-from pdml.envs.gym import EnvironmentFault, adapt, advance, begin
+from pdml.envs.episode import advance_episode, begin_episode
+from pdml.envs.gym import EnvironmentFault, adapt
 
 MODULE = '''
 import time
@@ -91,8 +92,8 @@ class Long(Line):
         return np.zeros(4, np.float32)
 
 
-class Cutting(Line):
-    """Takes its time limit for an end."""
+class Mislabelling(Line):
+    """Reports its time limit as termination."""
 
     def step(self, action):
         obs, reward, *_ = super().step(action)
@@ -122,7 +123,7 @@ class Slow(Line):
 
 
 for kind in (Line, *Line.__subclasses__()):
-    gymnasium.register(f"{kind.__name__}-v0", kind, max_episode_steps=None if kind in (Line, Cutting) else 50)
+    gymnasium.register(f"{kind.__name__}-v0", kind, max_episode_steps=None if kind in (Line, Mislabelling) else 50)
 '''
 
 
@@ -157,14 +158,14 @@ def test_pendulum_can_be_learned(capsys):
     assert lines[1] == "ok       action: 1 number in [-2, 2]"
     assert lines[2] == "ok       time limit: 200 steps, its own"
     assert lines[3] == "ok       termination: learned, no rule is known for it"
-    settings = "50000 steps, warm-up 1000, horizon 1, 20 updates a step, target entropy -0.5"
+    settings = "50000 steps, warm-up 1000, rollout length 1, 20 updates per step, target entropy -0.5"
     assert lines[4] == f"ok       settings: {settings}"
-    assert re.search(r"ok +300 random steps, \d+ a second: [\d.]+ s per 1000 steps; ", lines[5])
-    assert "ok       the same seed and actions give the same observations: resume is exact" in lines
-    assert "ok       episodes: 0 ended by themselves, 1 by a time limit" in lines
+    assert re.search(r"ok +300 random steps, \d+ per second: [\d.]+ s per 1000 steps; ", lines[5])
+    assert "ok       the same seed and actions give the same observations: resuming is exact" in lines
+    assert "ok       episodes: 0 terminated, 1 truncated by a time limit" in lines
     assert [line for line in lines if line.startswith("note")] == [
-        "note     no episode ended by itself: a learned termination has nothing to learn from yet; if none ever does, "
-        "take --termination never"
+        "note     no episode terminated: a learned termination has nothing to learn from yet; if none ever does, "
+        "set --termination never"
     ]
     assert lines[-1] == "can be learned: pdml train --env Pendulum-v1"
 
@@ -173,7 +174,8 @@ def test_an_environment_of_the_paper_has_its_rule_and_settings():
     good = texts("Hopper-v5", "ok", steps=120)
     assert "termination: by the rule of its family" in good
     assert "time limit: 1000 steps, its own" in good
-    assert has(good, "settings: 125000 steps, warm-up 5000, horizon 1 to 15, 20 updates a step, target entropy -1")
+    settings = "125000 steps, warm-up 5000, rollout length 1 to 15, 20 updates per step, target entropy -1"
+    assert has(good, f"settings: {settings}")
     assert has(good, "120 random steps")
     assert texts("Hopper-v5", "note", steps=120) == []
     assert texts("Hopper-v5", "problem", steps=120) == []
@@ -196,7 +198,7 @@ def test_the_observation_is_counted_as_it_is_learned_from():
         ("python:Line", ["was a Python object"]),
     ],
 )
-def test_what_cannot_be_learned_is_a_problem_a_line(env_id, sentences, capsys):
+def test_what_cannot_be_learned_is_one_problem_per_line(env_id, sentences, capsys):
     assert main(["check", env_id]) == 1
     captured = capsys.readouterr()
     *found, last = captured.out.splitlines()
@@ -224,45 +226,45 @@ def test_what_it_does_wrong_is_named_with_its_step(name, sentence):
 
 
 def test_an_environment_of_the_old_form_is_named():
-    with pytest.raises(EnvironmentFault, match=r"returned 4 things, not \(obs, reward, terminated, truncated, info\)"):
+    with pytest.raises(EnvironmentFault, match=r"returned 4 values, not \(obs, reward, terminated, truncated, info\)"):
         begin_and_step(import_module("tried_envs").Old())
 
 
 def begin_and_step(env):
     env = adapt(env, "env")
-    advance(env, 0, begin(env, 0, 0), np.zeros(1, np.float32))
+    advance_episode(env, 0, begin_episode(env, 0, 0), np.zeros(1, np.float32))
 
 
 def test_without_a_time_limit_of_its_own_it_gets_one():
     notes = texts("tried_envs:Line-v0", "note")
-    assert "time limit: none of its own is known; episodes are cut after 1000 (--max-episode-steps)" in notes
+    assert "time limit: it declares none; episodes are truncated after 1000 steps (--max-episode-steps)" in notes
     assert "observation: entry 2 never changed" in notes
-    assert not has(notes, "no episode ended by itself")
+    assert not has(notes, "no episode terminated")
 
 
 @pytest.mark.parametrize("name", ["Careless", "Leaky"])
-def test_an_environment_that_its_seed_does_not_decide_is_noted(name):
+def test_an_environment_that_ignores_its_seed_is_noted(name):
     notes = texts(f"tried_envs:{name}-v0", "note")
-    assert "the same seed and actions give other observations: resume begins a new episode" in notes
+    assert "the same seed and actions give different observations: resuming begins a new episode" in notes
     assert texts(f"tried_envs:{name}-v0", "problem") == []
 
 
 def test_a_time_limit_in_disguise_is_noted():
-    notes = texts("tried_envs:Cutting-v0", "note")
-    assert has(notes, "every episode ended by itself after 20 steps: if that is a time limit")
+    notes = texts("tried_envs:Mislabelling-v0", "note")
+    assert has(notes, "every episode terminated after 20 steps: if that is a time limit")
     assert "reward: always 1" in notes
 
 
 def test_observations_far_from_one_or_outside_their_space_are_noted():
     assert has(texts("tried_envs:Large-v0", "ok"), "observation: 6 numbers, from Dict")
-    assert has(texts("tried_envs:Large-v0", "note"), "observation: entry 3 reached 50000 in size")
-    assert has(texts("tried_envs:Narrow-v0", "note"), "an observation does not lie in its space: entry ")
-    sentence = "an observation does not lie in its space: its numbers are float64, not float32"
+    assert has(texts("tried_envs:Large-v0", "note"), "observation: entry 3 reached 50000 in magnitude")
+    assert has(texts("tried_envs:Narrow-v0", "note"), "an observation lies outside its space: entry ")
+    sentence = "an observation lies outside its space: its numbers are float64, not float32"
     assert sentence in texts("tried_envs:Double-v0", "note")
 
 
-def test_a_slow_environment_is_left_after_its_time():
+def test_a_slow_environment_is_stepped_only_for_the_given_time():
     found = [text for text in texts("tried_envs:Slow-v0", "ok", seconds=0.2) if "random step" in text]
-    count, pace = re.match(r"(\d+) random steps?, (\d+) a second", found[0]).groups()
+    count, pace = re.match(r"(\d+) random steps?, (\d+) per second", found[0]).groups()
     assert int(count) <= 11
     assert int(pace) <= 50

@@ -8,13 +8,22 @@ from linear import LAYOUT, linear_system, uniform
 from scipy import stats
 from tiny import tiny_of
 
-from pdml.config.schema import AmpoConfig, change, defaults
+from pdml.config.defaults import defaults
+from pdml.config.fields import change
+from pdml.config.schema import AmpoConfig
 from pdml.core.nets import Layer
-from pdml.models.ampo import adapt, adapted, critic_loss, features, gradient_penalty, num_steps
+from pdml.data.model_buffer import ModelBuffer
+from pdml.models.ampo import (
+    adaptation_steps,
+    ampo_refinement,
+    features,
+    gradient_penalty,
+    wasserstein_critic_loss,
+    with_adaptation,
+)
 from pdml.models.ensemble import normalise
 from pdml.models.fit import ensemble
 from pdml.models.losses import nll
-from pdml.models.rollouts import Imagined
 
 
 def test_penalty_has_a_norm_for_each_row():
@@ -28,7 +37,7 @@ def test_critic_loss_is_minus_the_distance_with_penalty_and_decay():
     critic = (Layer(jnp.eye(2), jnp.zeros(2)), Layer(jnp.asarray([[3.0], [4.0]]), jnp.zeros(1)))
     real, imagined = [jnp.asarray([[2.0, 1.0]])], [jnp.asarray([[1.0, 1.0]])]
     options = AmpoConfig(penalty=10.0, weight_decay=0.1)
-    found = critic_loss((critic,), real, imagined, jnp.full((1, 1, 1), 0.5), options)
+    found = wasserstein_critic_loss((critic,), real, imagined, jnp.full((1, 1, 1), 0.5), options)
     assert float(found) == pytest.approx(-3.0 + 10 * 16 + 0.05 * (2 + 25), rel=1e-4)
 
 
@@ -42,8 +51,8 @@ def test_critic_loss_is_minus_the_distance_with_penalty_and_decay():
     ],
 )
 def test_schedule_is_that_of_the_authors(env, steps):
-    options = defaults(env, "ampo").ampo
-    assert {epoch: num_steps(options, epoch) for epoch in steps} == steps
+    options = defaults(env, "ampo").learning.ampo
+    assert {epoch: adaptation_steps(options, epoch) for epoch in steps} == steps
 
 
 def test_features_are_the_last_hidden_layer():
@@ -58,20 +67,20 @@ def distance(a, b):
 
 
 @pytest.mark.slow
-def test_adaptation_brings_the_features_nearer_and_leaves_heads_and_agent_alone():
+def test_adaptation_brings_the_features_nearer_and_leaves_output_layers_and_agent_alone():
     config = change(
         tiny_of("ampo"),
         {"ampo.first_steps": 400, "ampo.last_steps": 400, "ampo.batch_size": 64, "ampo.learning_rate": 1e-3},
-    )
+    ).learning
     real = linear_system(600)
-    dynamics = adapted(config, ensemble(config, LAYOUT, nll(config)))
+    dynamics = with_adaptation(config, ensemble(config, LAYOUT, nll(config)))
     model, fitted = dynamics.fit(dynamics.init(jax.random.key(0)), real, uniform(real), None, 60)
     shifted = real.rows.copy()
     shifted[:, :2] += 1.0  # imagined inputs come from elsewhere
     count = jnp.asarray(600, jnp.int32)
-    ring = Imagined(jnp.asarray(shifted), count, jnp.asarray(0, jnp.int32), count)
-    refine = adapt(config, LAYOUT)
-    after, agent, metrics = refine(model, "agent", ring, real, fitted, 60)
+    buffer = ModelBuffer(jnp.asarray(shifted), count, jnp.asarray(0, jnp.int32), count)
+    refine = ampo_refinement(config, LAYOUT)
+    after, agent, metrics = refine(model, "agent", buffer, real, fitted, 60)
     assert agent == "agent"
     assert metrics["model/adaptation_steps"] == 400
     for old, new in zip(model.network.members, after.network.members, strict=True):
@@ -82,7 +91,7 @@ def test_adaptation_brings_the_features_nearer_and_leaves_heads_and_agent_alone(
         target = np.asarray(features(old, x))
         before, now = (distance(target, np.asarray(features(member, imagined_x))) for member in (old, new))
         assert now < 0.8 * before
-    late, _, metrics = refine(model, "agent", ring, real, fitted, 60 + 40 * 100)
+    late, _, metrics = refine(model, "agent", buffer, real, fitted, 60 + 40 * 100)
     assert late is model
     assert metrics["model/adaptation_steps"] == 0.0
     assert np.isnan(metrics["model/feature_distance"])

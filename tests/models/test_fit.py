@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from linear import LAYOUT, NOISE, SMALL, A, B, linear_system, predict, real_rows, uniform
+from linear import LAYOUT, NOISE, SMALL, A, B, fitted, likelihood_model, linear_system, predict, real_rows, uniform
 
 from pdml.config.schema import Config
 from pdml.core.errors import Diverged
@@ -14,15 +14,11 @@ from pdml.core.nets import Layer
 from pdml.core.pytree import flatten
 from pdml.data.replay import RealRows
 from pdml.models.ensemble import Bounds, Network, elite_means
-from pdml.models.fit import LEAST_SCALE, ensemble, split_rows
+from pdml.models.fit_data import LEAST_SCALE, split_rows
 from pdml.models.losses import nll
 
-
-def fitted(config, real, weights=None, seed=0, step=0):
-    whole = Config(dynamics=config, seed=seed)
-    dynamics = ensemble(whole, LAYOUT, nll(whole))
-    state = dynamics.init(jax.random.key(seed))
-    return dynamics.fit(state, real, uniform(real) if weights is None else weights, None, step)
+BRIEF = replace(SMALL, max_epochs=3)
+"""Most tests take these settings, so that they share what is compiled."""
 
 
 def test_loss_is_the_sum_over_members_of_the_mean_over_rows_and_outputs():
@@ -59,15 +55,28 @@ def test_recovers_a_linear_gaussian_system_and_its_noise():
     assert metrics["model/capped"] in (0.0, 1.0)
 
 
-def test_fit_goes_on_from_the_last_weights():
-    real = linear_system(600)
-    whole = Config(dynamics=replace(SMALL, max_epochs=10))
-    dynamics = ensemble(whole, LAYOUT, nll(whole))
+def test_a_fit_starts_from_the_weights_and_the_optimiser_it_is_given():
+    real, dynamics = linear_system(600), likelihood_model(Config(dynamics=BRIEF))
     state, first = dynamics.fit(dynamics.init(jax.random.key(0)), real, uniform(real), None, 0)
     count = int(np.asarray(state.opt[0].count))
     again, second = dynamics.fit(state, real, uniform(real), None, 250)
     assert second["model/holdout_error"] < first["model/holdout_error"]
     assert int(np.asarray(again.opt[0].count)) > count  # the optimiser is not reset either
+
+
+def test_a_fit_leaves_the_weights_near_where_they_were():
+    """A step of Adam moves a weight by at most 3.2 times the learning rate."""
+    real, dynamics = linear_system(600), likelihood_model(Config(dynamics=BRIEF))
+    blank = dynamics.init(jax.random.key(0))
+    far = jax.tree.map(lambda leaf: leaf + 1.0, blank.network.members)
+    given = jax.tree.map(np.array, far)  # the fit consumes its argument
+    model, metrics = dynamics.fit(
+        replace(blank, network=Network(far, blank.network.bounds)), real, uniform(real), None, 0
+    )
+    most = 3.2 * BRIEF.learning_rate * metrics["model/batches"]
+    assert most < 0.1
+    for old, new in zip(jax.tree.leaves(given), jax.tree.leaves(model.network.members), strict=True):
+        assert np.abs(np.asarray(new) - old).max() <= most
 
 
 def test_early_stopping_restores_each_members_best_weights():
@@ -85,27 +94,25 @@ def test_early_stopping_restores_each_members_best_weights():
 
 def test_fit_stops_when_no_member_improves_for_more_than_the_patience():
     real = linear_system(300)
-    _, metrics = fitted(replace(SMALL, learning_rate=1e-12, patience=3), real)
+    _, metrics = fitted(replace(SMALL, improvement=0.999, patience=3), real)  # no error falls to a thousandth
     assert metrics["model/epochs"] == 1 + 4  # the first epoch improves on nothing known; then 3 + 1 without
     assert metrics["model/capped"] == 0.0
-    _, metrics = fitted(replace(SMALL, max_epochs=3), real)
+    _, metrics = fitted(BRIEF, real)
     assert (metrics["model/epochs"], metrics["model/capped"]) == (3.0, 1.0)
 
 
 def test_weights_decide_which_rows_are_learned_in_any_order():
-    n, drawn = 12_800, np.random.default_rng(0)
-    obs = drawn.standard_normal((n, 2))
+    n, rng = 3200, np.random.default_rng(0)
+    obs = rng.standard_normal((n, 2))
     sign = np.where(np.arange(n) < n // 2, 1.0, -1.0)  # two policies' blocks with contradictory rewards
     rows = np.column_stack([obs, np.zeros((n, 1)), sign * obs[:, 0], obs, np.zeros(n)])
     straight = real_rows(rows, blocks=2)
-    order = drawn.permutation(n)
+    order = rng.permutation(n)
     shuffled = RealRows(straight.rows[order], straight.block[order], straight.number, straight.block_sizes)
-    once = replace(
-        SMALL, max_epochs=1, learning_rate=3e-3
-    )  # the first epoch's weights are kept whatever the holdout says
+    last = replace(SMALL, max_epochs=12, patience=12, restore_best=False)  # whatever the holdout says
     for real in (straight, shuffled):
         for block, slope in ((0, 1.0), (1, -1.0)):
-            model, _ = fitted(once, real, (real.block == block) / (n / 2))
+            model, _ = fitted(last, real, (real.block == block) / (n / 2))
             for mean, _ in predict(model, straight.rows):
                 assert np.mean((mean[:, 0] - slope * obs[:, 0]) ** 2) < 0.05
 
@@ -113,16 +120,15 @@ def test_weights_decide_which_rows_are_learned_in_any_order():
 def test_normaliser_is_that_of_the_training_rows():
     real = linear_system(500)
     real.rows[:, 2] = 7.0  # a constant input is left as it is
-    config = replace(SMALL, max_epochs=1)
-    model, _ = fitted(config, real)
-    training, _ = split_rows(real, config, 0, 0)
+    model, _ = fitted(BRIEF, real)
+    training, _ = split_rows(real, BRIEF, 0, 0)
     inputs = LAYOUT.inputs(real.rows)[training]
     np.testing.assert_allclose(np.asarray(model.normaliser.mean), inputs.mean(axis=0), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(np.asarray(model.normaliser.scale), [*inputs.std(axis=0)[:2], 1.0], rtol=1e-4)
 
 
-def test_targets_of_mean_0_and_deviation_1_are_fitted_alike_raw_and_standardised():
-    real, config = linear_system(500), replace(SMALL, max_epochs=3)
+def test_targets_of_mean_0_and_deviation_1_are_fitted_the_same_raw_and_standardised():
+    real, config = linear_system(500), BRIEF
     training, _ = split_rows(real, config, 0, 0)
     signs = np.ones((500, 3))
     signs[training] = np.random.default_rng(0).permuted(np.tile([[1.0], [-1.0]], (200, 3)), axis=0)
@@ -139,9 +145,9 @@ def test_targets_of_mean_0_and_deviation_1_are_fitted_alike_raw_and_standardised
 
 @pytest.mark.parametrize("norm", ["delta", "direct"])
 def test_targets_are_standardised_by_the_training_rows_whatever_these_weigh(norm):
-    real, config = linear_system(500), replace(SMALL, max_epochs=1, target_norm=norm)
+    real, config = linear_system(500), replace(BRIEF, target_norm=norm)
     real.rows[:, 3] = 5.0  # a constant reward has the least scale
-    blank = ensemble(Config(dynamics=config), LAYOUT, nll(Config())).init(jax.random.key(0)).targets
+    blank = likelihood_model(Config(dynamics=config)).init(jax.random.key(0)).targets
     assert np.array_equal([blank.mean, blank.scale], [[0.0] * 3, [1.0] * 3])
     model, metrics = fitted(config, real, np.arange(500) / np.arange(500).sum())
     training, holdout = split_rows(real, config, 0, 0)
@@ -160,9 +166,9 @@ def test_standardised_targets_are_learned_whatever_their_scale():
     size = np.array([100.0, 1.0, 1.0, 1e-3, 100.0, 1.0, 1.0])
     real, test = (real_rows(linear_system(n, seed, noise=0.0).rows * size) for n, seed in ((2000, 0), (1000, 1)))
     obs, action, y = jnp.asarray(test.rows[:, :2]), jnp.asarray(test.rows[:, 2:3]), LAYOUT.targets(test.rows)
-    single, errors = replace(SMALL, num_members=1, num_elites=1, max_epochs=15), {}
+    longer, errors = replace(SMALL, max_epochs=15), {}
     for norm in ("none", "delta", "direct"):
-        model, _ = fitted(replace(single, target_norm=norm), real)
+        model, _ = fitted(replace(longer, target_norm=norm), real)
         wrong = np.asarray(elite_means(model, obs, action)).mean(axis=0) - y
         errors[norm] = np.sqrt(np.square(wrong).mean(axis=0)) / y.std(axis=0)
     assert errors["none"][0] > 1.0
@@ -198,15 +204,17 @@ def test_fresh_holdouts_change_and_fixed_labels_stay_as_rows_are_added_and_lost(
 
 
 def test_a_diverged_fit_stops_the_run_by_name():
+    real = linear_system(300)
+    real.rows[:, 3] *= 1e25  # its square is not finite
     with pytest.raises(Diverged, match="model has diverged"):
-        fitted(replace(SMALL, learning_rate=1e30, max_epochs=30), linear_system(300))
+        fitted(BRIEF, real)
 
 
 def test_host_rows_may_be_overwritten_right_after_the_call():
     real = linear_system(400)
-    expected, _ = fitted(replace(SMALL, max_epochs=3), real)
+    expected, _ = fitted(BRIEF, real)
     handed = RealRows(real.rows.copy(), real.block, real.number, real.block_sizes)
-    found, _ = fitted(replace(SMALL, max_epochs=3), handed)
+    found, _ = fitted(BRIEF, handed)
     handed.rows[:] = np.nan
     for a, b in zip(jax.tree.leaves(expected.network), jax.tree.leaves(found.network), strict=True):
         assert np.array_equal(a, b)

@@ -1,4 +1,4 @@
-"""The learned end of episodes: limits by hand, rules that it must find, calibration, and rows of one kind."""
+"""The learned termination: limits by hand, rules that it must find, calibration, and rows of one kind."""
 
 from functools import cache
 
@@ -12,10 +12,10 @@ from pdml.core.batching import in_chunks
 from pdml.core.rng import Purpose, key
 from pdml.core.transition import Layout
 from pdml.data.replay import RealRows
-from pdml.models.learned_termination import EndingConfig, calibrate, find_limits, learned
+from pdml.models.learned_termination import TerminationConfig, calibrate, find_limits, learned_termination
 
 LAYOUT = Layout(4, 2)
-SMALL = EndingConfig(num_members=3, hidden_sizes=(32, 32), half_batch=32, round_steps=100, first_rounds=6)
+SMALL = TerminationConfig(num_members=3, hidden_sizes=(32, 32), half_batch=32, round_steps=100, first_rounds=6)
 
 
 def real_rows(rows):
@@ -25,24 +25,24 @@ def real_rows(rows):
 
 def steps(n, rule, seed=0):
     """Steps of random states that move a little; `rule` of the next states says which are terminal."""
-    drawn = np.random.default_rng(seed)
-    obs = drawn.standard_normal((n, 4))
-    next_obs = obs + 0.1 * drawn.standard_normal((n, 4))
-    action, reward = drawn.uniform(-1, 1, (n, 2)), drawn.standard_normal(n)
-    return real_rows(np.column_stack([obs, action, reward, next_obs, rule(next_obs, drawn)]))
+    rng = np.random.default_rng(seed)
+    obs = rng.standard_normal((n, 4))
+    next_obs = obs + 0.1 * rng.standard_normal((n, 4))
+    action, reward = rng.uniform(-1, 1, (n, 2)), rng.standard_normal(n)
+    return real_rows(np.column_stack([obs, action, reward, next_obs, rule(next_obs, rng)]))
 
 
-def box(next_obs, drawn):
+def box(next_obs, rng):
     return (next_obs[:, 0] < -1.8) | (next_obs[:, 2] > 2.2)
 
 
-def chance(next_obs, drawn):
-    return drawn.random(len(next_obs)) < 0.03
+def chance(next_obs, rng):
+    return rng.random(len(next_obs)) < 0.03
 
 
 @cache
 def made(seed):
-    return learned(Config(seed=seed), LAYOUT, SMALL)
+    return learned_termination(Config(seed=seed), LAYOUT, SMALL)
 
 
 def fitted(real, seed=0, step=0, fits=1):
@@ -94,23 +94,23 @@ def test_limits_keep_terminal_rows_beyond_them_where_floats_are_adjacent():
 
 
 def test_a_limit_allows_few_wrong_rows_and_none_is_found_by_chance():
-    drawn = np.random.default_rng(0)
-    x = drawn.standard_normal((5000, 6)).astype(np.float32)
-    ended = (x[:, 1] > 1.5) & (drawn.random(5000) < 0.97)  # three in a hundred survive
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((5000, 6)).astype(np.float32)
+    ended = (x[:, 1] > 1.5) & (rng.random(5000) < 0.97)  # three in a hundred survive
     limits = find_limits(x[ended], x[~ended], 3)
     assert limits[1] == pytest.approx(1.5, abs=0.01)
     assert np.isinf(np.delete(limits, 1)).all()
-    ended = drawn.random(5000) < 0.03
+    ended = rng.random(5000) < 0.03
     assert np.isinf(find_limits(x[ended], x[~ended], 3)).all()
 
 
 def test_calibration_forgets_what_says_nothing_and_keeps_what_is_right():
-    drawn = np.random.default_rng(0)
-    logits = 3.0 * drawn.standard_normal(100_000)
-    slope, log_odds = calibrate(logits, drawn.random(100_000) < 0.03)
+    rng = np.random.default_rng(0)
+    logits = 3.0 * rng.standard_normal(100_000)
+    slope, log_odds = calibrate(logits, rng.random(100_000) < 0.03)
     assert slope < 0.05
     assert log_odds == pytest.approx(np.log(0.03 / 0.97), abs=0.1)
-    slope, log_odds = calibrate(logits, drawn.random(100_000) < 1 / (1 + np.exp(-(0.6 * logits - 4.0))))
+    slope, log_odds = calibrate(logits, rng.random(100_000) < 1 / (1 + np.exp(-(0.6 * logits - 4.0))))
     assert (slope, log_odds) == pytest.approx((0.6, -4.0), abs=0.1)
 
 
@@ -124,7 +124,7 @@ def test_learns_a_rule_of_thresholds():
 
 
 def test_learns_a_rule_that_no_limit_of_one_number_expresses():
-    def rule(next_obs, drawn):
+    def rule(next_obs, rng):
         return next_obs[:, 0] + next_obs[:, 1] > 2.5
 
     part, state, _ = fitted(steps(8000, rule), fits=8)
@@ -151,7 +151,7 @@ def test_ends_by_chance_have_their_rate_however_long_the_training():
 
 
 def test_without_terminal_rows_the_probability_is_exactly_zero():
-    real = steps(500, lambda next_obs, drawn: np.zeros(len(next_obs)))
+    real = steps(500, lambda next_obs, rng: np.zeros(len(next_obs)))
     part, state, metrics = fitted(real)
     assert (asked(part, state, real) == 0.0).all()
     _, _, others = fitted(steps(500, box))
@@ -161,7 +161,7 @@ def test_without_terminal_rows_the_probability_is_exactly_zero():
 
 
 def test_terminal_rows_that_come_later_are_learned_as_if_first():
-    none = steps(500, lambda next_obs, drawn: np.zeros(len(next_obs)))
+    none = steps(500, lambda next_obs, rng: np.zeros(len(next_obs)))
     part, state, _ = fitted(none)
     state, _ = part.fit(state, steps(4000, box), 250)
     test = steps(4000, box, seed=1)
@@ -170,7 +170,7 @@ def test_terminal_rows_that_come_later_are_learned_as_if_first():
 
 @pytest.mark.parametrize("terminal", [1, 3, 299, 300])
 def test_few_rows_of_a_kind_give_finite_numbers(terminal):
-    real = steps(300, lambda next_obs, drawn: np.arange(len(next_obs)) < terminal)
+    real = steps(300, lambda next_obs, rng: np.arange(len(next_obs)) < terminal)
     part, state, metrics = fitted(real, fits=2)
     probability = asked(part, state, real)
     assert np.isfinite(probability).all()
@@ -183,7 +183,7 @@ def test_few_rows_of_a_kind_give_finite_numbers(terminal):
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_single_row_can_be_fitted(ended):
-    part, state, _ = fitted(steps(1, lambda next_obs, drawn: np.full(len(next_obs), ended)))
+    part, state, _ = fitted(steps(1, lambda next_obs, rng: np.full(len(next_obs), ended)))
     assert asked(part, state, steps(1, chance)).tolist() == [float(ended)]
 
 
@@ -201,7 +201,7 @@ def test_nothing_compiles_again_as_rows_grow():
     part, state, _ = fitted(steps(300, box))
     for n in (301, 5000, 9000):
         state, _ = part.fit(state, steps(n, box), n)
-    assert [function._cache_size() for function in part.jitted.values()] == [1, 1]
+    assert [function._cache_size() for function in part.compiled.values()] == [1, 1]
 
 
 def test_host_rows_may_be_overwritten_right_after_the_call():
@@ -213,7 +213,7 @@ def test_host_rows_may_be_overwritten_right_after_the_call():
     assert same(expected, found)
 
 
-def test_fit_goes_on_from_the_last_weights_and_leaves_its_argument_alone():
+def test_a_fit_starts_from_the_last_weights_and_leaves_its_argument_alone():
     real = steps(1000, box)
     part, state, _ = fitted(real)
     count = int(np.asarray(state.opt[0].count))
@@ -228,6 +228,6 @@ def test_a_network_does_not_learn_from_rows_that_it_leaves_out():
     state = part.init(key(0, Purpose.ENDING_INIT))
     x = np.random.default_rng(0).standard_normal((SMALL.round_steps, 2 * SMALL.half_batch, 10)).astype(np.float32)
     fold = np.full(x.shape[:2], 1, np.int32)
-    networks, _ = part.jitted["train"](state.networks, state.opt, x, fold, state.normaliser, state.limits)
+    networks, _ = part.compiled["train"](state.networks, state.opt, x, fold, state.normaliser, state.limits)
     unchanged = [same(old[1:], new[1:]) for old, new in zip(state.networks, networks, strict=True)]
     assert unchanged == [False, True, False]

@@ -6,23 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from linear import LAYOUT, SMALL, linear_system, predict, uniform
+from linear import LAYOUT, SMALL, fitted, linear_system, predict, uniform
 
-from pdml.agents.sac import critic_values, sac, value_gradients
+from pdml.agents.base import critic_values, value_gradients
+from pdml.agents.sac import sac
 from pdml.config.schema import AgentConfig, Config, VagramConfig
 from pdml.core.errors import Diverged
 from pdml.core.nets import Layer
 from pdml.models.ensemble import Bounds, Network
-from pdml.models.fit import ensemble, split_rows
-from pdml.models.losses import gradient_weights, nll, vagram
+from pdml.models.fit import ensemble
+from pdml.models.fit_data import split_rows
+from pdml.models.losses import gradient_weights, vagram
 
 CONFIG = Config(warmup_steps=100, dynamics=SMALL, agent=AgentConfig(hidden_sizes=(16,)))
-
-
-def fit(config, real, loss, agent=None, weights=None, step=0):
-    dynamics = ensemble(config, LAYOUT, loss)
-    weights = uniform(real) if weights is None else weights
-    return dynamics.fit(dynamics.init(jax.random.key(0)), real, weights, agent, step)
 
 
 def test_unit_gradients_weigh_nothing_and_the_loss_is_squared_state_error_plus_squared_reward_error():
@@ -31,7 +27,7 @@ def test_unit_gradients_weigh_nothing_and_the_loss_is_squared_state_error_plus_s
         ((Layer(jnp.zeros((3, 6)), jnp.asarray([0.5, 1.0, -2.0, 9.0, 9.0, 9.0])),),), Bounds(jnp.ones(3), jnp.ones(3))
     )
     y = jnp.asarray([[[0.0, 1.0, 1.0], [1.5, 3.0, 0.0]]])
-    loss = vagram(replace(CONFIG, dynamics=replace(SMALL, weight_decay=(0.0,))), LAYOUT)
+    loss = vagram(replace(CONFIG, dynamics=replace(SMALL, weight_decay=(0.0,))), LAYOUT, value_gradients)
     found = loss.value(network, jnp.zeros((1, 2, 3)), y, jnp.ones((1, 2, 2)))
     state, reward = np.mean([[0, 9], [4, 4]]), np.mean([0.25, 1.0])
     assert float(found) == pytest.approx(state + reward)
@@ -44,7 +40,7 @@ def test_critics_of_unit_slope_make_the_loss_the_plain_squared_error_from_rows_t
     agent = sac(linear, LAYOUT)
     slope = (Layer(jnp.asarray([[1.0], [1.0], [0.0]]), jnp.zeros(1)),)
     state = replace(agent.init(jax.random.key(0)), critics=(slope, slope), target_critics=(slope, slope))
-    real, loss = linear_system(200), vagram(linear, LAYOUT)
+    real, loss = linear_system(200), vagram(linear, LAYOUT, value_gradients)
     carried = loss.carry(real, state, 100)
     np.testing.assert_allclose(carried, 1.0, rtol=1e-5)
     y = LAYOUT.targets(real.rows)
@@ -99,7 +95,7 @@ def test_rows_carry_the_gradients_at_their_own_next_state_and_plain_error_is_add
     real = linear_system(300)
     agent = sac(CONFIG, LAYOUT)
     state = agent.init(jax.random.key(3))
-    loss = vagram(replace(CONFIG, vagram=VagramConfig(mse_steps=50)), LAYOUT)
+    loss = vagram(replace(CONFIG, vagram=VagramConfig(mse_steps=50)), LAYOUT, value_gradients)
     gradients = np.moveaxis(np.asarray(value_gradients(state, jnp.asarray(real.rows[:, 4:6]))), 0, 1)
     expected = gradient_weights(gradients, 0.95)
     np.testing.assert_allclose(loss.carry(real, state, 150), expected, rtol=1e-4, atol=1e-5)
@@ -108,10 +104,11 @@ def test_rows_carry_the_gradients_at_their_own_next_state_and_plain_error_is_add
 
 def test_vagram_learns_the_entry_that_the_value_depends_on_before_the_other():
     real = linear_system(2000)
-    loss = vagram(CONFIG, LAYOUT)._replace(
+    loss = vagram(CONFIG, LAYOUT, value_gradients)._replace(
         carry=lambda real, agent, step: np.tile(np.float32([2.0, 0.0]), (len(real.rows), 1))
     )
-    model, _ = fit(replace(CONFIG, dynamics=replace(SMALL, max_epochs=15)), real, loss)
+    dynamics = ensemble(replace(CONFIG, dynamics=replace(SMALL, max_epochs=15)), LAYOUT, loss)
+    model, _ = dynamics.fit(dynamics.init(jax.random.key(0)), real, uniform(real), None, 0)
     errors = np.mean([(mean - LAYOUT.targets(real.rows)) ** 2 for mean, _ in predict(model, real.rows)], axis=(0, 1))
     change = LAYOUT.targets(real.rows).var(axis=0)
     assert errors[1] < 0.2 * change[1]
@@ -121,8 +118,7 @@ def test_vagram_learns_the_entry_that_the_value_depends_on_before_the_other():
 def test_frozen_bounds_stay_where_they_began():
     real = linear_system(300)
     for train_bounds in (True, False):
-        config = replace(CONFIG, dynamics=replace(SMALL, max_epochs=3, train_bounds=train_bounds))
-        model, _ = fit(config, real, nll(config))
+        model, _ = fitted(replace(SMALL, max_epochs=3, train_bounds=train_bounds), real)
         moved = not np.allclose(np.asarray(model.network.bounds.upper), 0.5)
         assert moved == train_bounds
 
@@ -130,23 +126,22 @@ def test_frozen_bounds_stay_where_they_began():
 def test_without_restoring_a_fit_ends_with_the_last_weights_and_elites_by_the_last_error():
     real = linear_system(400)
     coarse = replace(SMALL, learning_rate=0.05, patience=2, max_epochs=40)
-    last = replace(CONFIG, dynamics=replace(coarse, restore_best=False))
-    model, metrics = fit(last, real, nll(last))
-    _, holdout = split_rows(real, last.dynamics, 0, 0)
+    last = replace(coarse, restore_best=False)
+    model, metrics = fitted(last, real)
+    _, holdout = split_rows(real, last, 0, 0)
     targets = LAYOUT.targets(real.rows)[holdout]
     errors = [np.mean((mean - targets) ** 2) for mean, _ in predict(model, real.rows[holdout])]
     assert metrics["model/holdout_error"] == pytest.approx(np.sort(errors)[:2].mean(), rel=1e-3)
-    best = replace(CONFIG, dynamics=coarse)
-    assert fit(best, real, nll(best))[1]["model/holdout_error"] < metrics["model/holdout_error"]
+    assert fitted(coarse, real)[1]["model/holdout_error"] < metrics["model/holdout_error"]
 
 
 def test_a_weighted_holdout_counts_rows_by_their_weights():
     real = linear_system(400)
     weights = np.where(np.arange(400) < 200, 3.0, 1.0) / 800
     for kind in ("uniform", "weighted"):
-        config = replace(CONFIG, dynamics=replace(SMALL, max_epochs=2, holdout_weights=kind))
-        model, metrics = fit(config, real, nll(config), weights=weights)
-        _, holdout = split_rows(real, config.dynamics, 0, 0)
+        config = replace(SMALL, max_epochs=3, holdout_weights=kind)
+        model, metrics = fitted(config, real, weights)
+        _, holdout = split_rows(real, config, 0, 0)
         share = weights[holdout] if kind == "weighted" else np.ones(len(holdout))
         rows = [
             np.mean((mean - LAYOUT.targets(real.rows)[holdout]) ** 2, axis=1)
@@ -159,11 +154,10 @@ def test_a_weighted_holdout_counts_rows_by_their_weights():
 @pytest.mark.parametrize("holdout", ["fresh", "fixed"])
 def test_a_fit_is_uniform_when_all_weighted_rows_happen_to_be_held_out(holdout):
     real = linear_system(40)
-    config = replace(CONFIG, dynamics=replace(SMALL, max_epochs=1, holdout=holdout))
-    _, held = split_rows(real, config.dynamics, 0, 0)
+    config = replace(SMALL, max_epochs=3, holdout=holdout)
+    _, held = split_rows(real, config, 0, 0)
     weights = np.zeros(40)
     weights[held[:2]] = 0.5
-    model, _ = fit(config, real, nll(config), weights=weights)
-    plain, _ = fit(config, real, nll(config))
+    (model, _), (plain, _) = fitted(config, real, weights), fitted(config, real)
     for a, b in zip(jax.tree.leaves(model.network), jax.tree.leaves(plain.network), strict=True):
         assert np.array_equal(a, b)

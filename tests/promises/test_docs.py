@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pdml.cli import shown
-from pdml.config.schema import METHODS, PRESETS, defaults, get
+from pdml.config.defaults import defaults
+from pdml.config.fields import get
+from pdml.config.methods import METHODS, PRESETS
+from pdml.config.parse import shown
 from pdml.config.tasks import TASKS
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"
@@ -45,7 +47,7 @@ def test_every_page_says_where_it_comes_from_and_what_differs():
 
 def test_the_index_lists_all_methods_and_the_changes_of_the_preset():
     text = (PAGES / "index.md").read_text()
-    for method, line in METHODS.items():
-        assert f"| [`{method}`]({method}.md) | {line} |" in text
+    for name, method in METHODS.items():
+        assert f"| [`{name}`]({name}.md) | {method.summary} |" in text
     rows = re.findall(r"^\| `([\w.]+)` \| ([\w.]+) \|", text, re.MULTILINE)
-    assert dict(rows) == {name: shown(value) for name, value in PRESETS["released"].items()}
+    assert dict(rows) == {name: shown(value) for name, value in PRESETS["released"].changes.items()}

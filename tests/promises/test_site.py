@@ -14,13 +14,18 @@ import numpy as np
 import pytest
 from tiny import tiny_of
 
-from pdml import cli
-from pdml.config import schema as configs
-from pdml.config import validate
-from pdml.config.schema import BRANCHED, DOUBLE, METHODS, MODEL_BASED, change, defaults, leaves
+from pdml.cli import main
+from pdml.cli.info import settings_table
+from pdml.cli.parser import Parser
+from pdml.config.defaults import defaults
+from pdml.config.fields import change, leaves
+from pdml.config.files import to_json
+from pdml.config.methods import METHODS, Feature, readers
+from pdml.config.parse import parse
+from pdml.config.validate import check, refuse_foreign
 from pdml.reporting.style import FIGURES
-from pdml.runs import checkpoint
-from pdml.runs.session import run
+from pdml.runs.session import start_run
+from pdml.runs.tensor_file import read_arrays
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -61,17 +66,23 @@ def names(cell):
 
 
 LEARNED_END = "progress.csv, with --termination learned"
+FAMILIES = {
+    "all": (),
+    "model-based": (Feature.MODEL,),
+    "MBPO's family": (Feature.BRANCHES,),
+    "double-horizon": (Feature.DOUBLE_HORIZON,),
+}
 
 
 def explained(method, ending=False):
     """Return the columns of each file that docs/metrics.md says a method has."""
-    families = {"all": tuple(METHODS), "model-based": MODEL_BASED, "MBPO's family": BRANCHED, "double-horizon": DOUBLE}
+    families = {name: readers(features) for name, features in FAMILIES.items()}
     found = {}
     for file, text in sections((DOCS / "metrics.md").read_text()).items():
         rows = [(name, families.get(who) or names(who)) for cell, _, who in table(text) for name in names(cell)]
         assert len({name for name, _ in rows}) == len(rows), f"{file}: something is explained twice"
-        assert all(readers and set(readers) <= set(METHODS) for _, readers in rows), file
-        found[file] = {name for name, readers in rows if method in readers}
+        assert all(methods and set(methods) <= set(METHODS) for _, methods in rows), file
+        found[file] = {name for name, methods in rows if method in methods}
     return found if ending else {file: columns for file, columns in found.items() if file != LEARNED_END}
 
 
@@ -110,11 +121,12 @@ def written(method, path, **more):
     changes |= {"diagnose": True, "diagnose_every": 63, "diagnose_steps": 5, "updates_per_step": 1}
     changes |= {"agent.hidden_sizes": (4,), "agent.num_critics": 2, "dynamics.hidden_sizes": (4,)}  # most is tracing
     changes |= {"dynamics.weight_decay": (0.0, 0.0), "dynamics.num_members": 1, "dynamics.num_elites": 1, **more}
-    read = {leaf.name for leaf in leaves() if not leaf.methods or method in leaf.methods}
-    run(change(tiny_of(method), {name: value for name, value in changes.items() if name in read}), path, 1, "test")
+    read = {leaf.name for leaf in leaves() if method in leaf.methods}
+    changes = {name: value for name, value in changes.items() if name in read}
+    start_run(change(tiny_of(method), changes), path, 1, "test")
     found = {file.name: set(file.read_text().splitlines()[0].split(",")) for file in path.glob("*.csv")}
     blocks = sorted(path.glob("blocks/*"))
-    entries = set(checkpoint.read_arrays(blocks[-1])[0]) if blocks else set()
+    entries = set(read_arrays(blocks[-1])[0]) if blocks else set()
     return {"diagnostics.csv": set(), "blocks": entries} | found
 
 
@@ -132,9 +144,7 @@ def test_what_a_learned_termination_adds_is_what_the_page_explains(tmp_path, mon
 
 
 def test_the_page_of_settings_has_them_all():
-    assert "\n".join(cli.settings_table()) in (DOCS / "settings.md").read_text(), (
-        "pdml list settings prints another table"
-    )
+    assert "\n".join(settings_table()) in (DOCS / "settings.md").read_text(), "pdml list settings prints another table"
 
 
 def test_every_symbol_has_its_name_in_the_code():
@@ -201,31 +211,31 @@ def accept(options):
         given = {
             name[6:]: text for name, text in vars(options).items() if name.startswith("field:") and text is not None
         }
-        changes = {name: validate.parse(name, text) for name, text in given.items()}
-        validate.refuse_foreign(options.base.method, changes)
-        validate.check(configs.change(options.base, changes))
+        changes = {name: parse(name, text) for name, text in given.items()}
+        refuse_foreign(options.base.learning.method, changes)
+        check(change(options.base, changes), options.task)
     assert options.command != "figure" or options.name in FIGURES
     return 0
 
 
 @pytest.mark.parametrize(("page", "words"), [pytest.param(*found, id=" ".join(found[1])) for found in commands()])
 def test_a_command_of_a_page_is_understood(page, words, tmp_path, monkeypatch, capsys):
-    def parse(self, *args, _real=cli.Parser.parse_known_args, **kwargs):
+    def parse_known_args(self, *args, _real=Parser.parse_known_args, **kwargs):
         options, unknown = _real(self, *args, **kwargs)
         if hasattr(options, "run"):
             options.run = accept
         return options, unknown
 
-    monkeypatch.setattr(cli.Parser, "parse_known_args", parse)
+    monkeypatch.setattr(Parser, "parse_known_args", parse_known_args)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     save_modules(ROOT / page, tmp_path)
     if "--config" in words:
         file = Path(words[words.index("--config") + 1])
         file.parent.mkdir(parents=True)
-        file.write_text(validate.to_json(defaults("Hopper-v5")))
+        file.write_text(to_json(defaults("Hopper-v5")))
     try:
-        code = cli.main(words)
+        code = main(words)
     except SystemExit as stopped:  # --help, --version
         code = stopped.code
     assert code == 0, capsys.readouterr().err

@@ -1,15 +1,21 @@
+"""The report page: its numbers are those of the rows, and what is missing or damaged is named."""
+
+import base64
 import json
 import re
 import time
+from pathlib import Path
 
 import pytest
 from browser import chromium, open_page
 from fake_runs import write_run, write_seeds
 
-from pdml.cli import main
-from pdml.reporting import summary
+from pdml.core.errors import UserError
+from pdml.reporting import sections
+from pdml.reporting.curves import learning_curves
 from pdml.reporting.read import read_all
-from pdml.reporting.report import page
+from pdml.reporting.report import page, write
+from pdml.reporting.sections import MOST_PICTURES, Picture
 
 needs_chromium = pytest.mark.skipif(chromium() is None, reason="no Chromium on this machine (apt-get install chromium)")
 
@@ -26,18 +32,26 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def report(runs, tmp_path_factory):
     out = tmp_path_factory.mktemp("report") / "deep" / "report.html"
-    assert main(["report", str(runs), "--out", str(out), "--no-frames"]) == 0
+    problems = []
+    assert write(read_all([runs], problems), out, {}, problems) == out.stat().st_size
+    assert problems == []
     return out
 
 
-def data(path):
-    text = path.read_text()
+def written(path):
+    """Return the page about all runs below a directory, and what could not be read."""
+    problems = []
+    write(read_all([path], problems), path / "r.html", {}, problems)
+    return (path / "r.html").read_text(), problems
+
+
+def data(text):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
 
 
 def test_the_page_has_the_numbers_of_the_tables(runs, report):
-    panels = {panel["id"]: panel for panel in data(report)["panels"]}
-    rows = summary.learning_curves(read_all([runs])).rows
+    panels = {panel["id"]: panel for panel in data(report.read_text())["panels"]}
+    rows = learning_curves(read_all([runs])).rows
     for series in panels["Hopper-v5/return"]["series"]:
         ours = [row for row in rows if row["curve"] == series["method"] and row["source"] == "runs"]
         assert series["x"] == [row["step"] for row in ours]
@@ -49,14 +63,14 @@ def test_the_page_has_the_numbers_of_the_tables(runs, report):
 
 
 def test_it_shows_the_papers_points_no_further_than_the_runs_go(report):
-    panel = next(panel for panel in data(report)["panels"] if panel["id"] == "Hopper-v5/return")
+    panel = next(panel for panel in data(report.read_text())["panels"] if panel["id"] == "Hopper-v5/return")
     assert {reference["method"] for reference in panel["reference"]} == {"pdml", "mbpo", "sac"}
     assert all(x <= 1.1 * 4000 for reference in panel["reference"] for x in reference["x"])
     assert ">3,641 at 120k<" in report.read_text()
 
 
 def test_published_points_have_what_the_page_draws_them_by(report):
-    panel = next(panel for panel in data(report)["panels"] if panel["id"] == "Hopper-v5/return")
+    panel = next(panel for panel in data(report.read_text())["panels"] if panel["id"] == "Hopper-v5/return")
     for points in panel["reference"]:
         assert set(points) == {"method", "label", "x", "mean", "low", "high", "half_bin"}  # no seeds: those are ours
 
@@ -65,12 +79,14 @@ def test_double_horizon_methods_stand_beside_the_published_curve(tmp_path):
     rising = [120.0 * i for i in range(1, 31)]
     write_seeds(tmp_path, "dhmbpo", [rising, rising[:20]], steps=30_000)
     write_seeds(tmp_path, "pdml-dhmbpo", [rising], steps=30_000)
-    main(["report", str(tmp_path), "--out", str(tmp_path / "r.html"), "--no-frames"])
-    text, (panel, *_) = (tmp_path / "r.html").read_text(), data(tmp_path / "r.html")["panels"]
+    text, _ = written(tmp_path)
+    panel, *_ = data(text)["panels"]
     (points,) = panel["reference"]
     assert (points["label"], points["x"]) == ("DHMBPO as published", [5000, 15_000, 25_000])
     assert points["mean"][2] - points["low"][2] == pytest.approx(399.9)
-    note = "DHMBPO as published: 8 seeds, mean ± standard deviation; its Hopper is not quite Gymnasium&#x27;s v5"
+    note = (
+        "DHMBPO as published: 8 seeds, mean ± standard deviation; its Hopper differs slightly from Gymnasium&#x27;s v5"
+    )
     assert f"Mean return of each evaluation. {note} (joint velocities not clipped).<" in text
     assert "<th>first step at 3,126, by seed</th>" in text
     assert "<td>3,360</td><td>27,000</td><td>3,278 at 195k (DHMBPO as published)</td>" in text  # pdml-dhmbpo
@@ -80,8 +96,7 @@ def test_double_horizon_methods_stand_beside_the_published_curve(tmp_path):
 def test_scores_of_the_double_horizon_model_have_a_panel_of_their_own_and_may_be_negative(tmp_path):
     for method in ("mbpo", "dhmbpo"):
         write_seeds(tmp_path, method, [[1.0, 2.0, 3.0]], steps=3000)
-    main(["report", str(tmp_path), "--out", str(tmp_path / "r.html"), "--no-frames"])
-    panels = {panel["id"]: panel for panel in data(tmp_path / "r.html")["panels"]}
+    panels = {panel["id"]: panel for panel in data(written(tmp_path)[0])["panels"]}
     for id, method, is_log in (("holdout", "mbpo", True), ("score", "dhmbpo", False)):
         panel = panels[f"Hopper-v5/{id}"]
         (line,) = panel["series"]
@@ -114,28 +129,28 @@ def test_unfinished_and_failed_runs_are_shown_and_named(tmp_path):
     write_run(tmp_path / "a", finished=False, returns=(500.0, 1000.0))
     write_run(tmp_path / "b", seed=1, finished=False, returns=(500.0,), error="ValueError: <no> more & no less")
     write_run(tmp_path / "c", seed=2, finished=False, returns=())
-    assert main(["report", str(tmp_path), "--out", str(tmp_path / "r.html"), "--no-frames"]) == 0
-    text = (tmp_path / "r.html").read_text()
+    text, problems = written(tmp_path)
+    assert problems == []
     assert "2 unfinished" in text
     assert "1 failed" in text
     assert "ValueError: &lt;no&gt; more &amp; no less" in text
-    assert "pdml seed 2: no value at all" in text
-    assert "pdml seed 1: ends at step 1000, others go on to 2000" in text
+    assert "pdml seed 2: no values" in text
+    assert "pdml seed 1: ends at step 1000, others at 2000" in text
 
 
-def test_a_damaged_csv_is_named_on_the_page_and_by_the_exit_code_and_the_rest_is_kept(tmp_path, capsys):
+def test_a_damaged_csv_is_named_on_the_page_and_the_rest_is_kept(tmp_path):
     run = write_run(tmp_path / "a")
     with (run / "evaluations.csv").open("a") as file:
         file.write("10000,0,12")
-    assert main(["report", str(run), "--out", str(tmp_path / "r.html"), "--no-frames"]) == 2
-    assert "line 10 is half-written and was left out" in capsys.readouterr().err
-    assert "line 10 is half-written" in (tmp_path / "r.html").read_text()
-    assert data(tmp_path / "r.html")["panels"][0]["series"][0]["mean"] == [500.0, 1000.0, 1500.0, 2000.0]
+    text, problems = written(tmp_path)
+    assert problems == [f"{run / 'evaluations.csv'}: line 10 is half-written and was left out"]
+    assert "line 10 is half-written" in text
+    assert data(text)["panels"][0]["series"][0]["mean"] == [500.0, 1000.0, 1500.0, 2000.0]
 
 
 def test_no_text_of_a_run_can_end_the_script_or_become_markup(tmp_path):
     write_run(tmp_path / "a</script><b>x", finished=False, error="</script><b>x</b>")
-    text = page(read_all([tmp_path]), {}, [])
+    text = page(read_all([tmp_path]), {}).html
     assert text.count("</script>") == 2
     assert "<b>x" not in text
 
@@ -143,45 +158,42 @@ def test_no_text_of_a_run_can_end_the_script_or_become_markup(tmp_path):
 def test_seeds_that_end_at_different_steps_say_so_in_the_table(tmp_path):
     write_run(tmp_path / "a", returns=(500.0, 1000.0), finished=False)
     write_run(tmp_path / "b", seed=1, returns=(600.0, 1200.0, 1500.0, float("nan")))
-    main(["report", str(tmp_path), "--out", str(tmp_path / "r.html"), "--no-frames"])
-    text = (tmp_path / "r.html").read_text()
+    text, _ = written(tmp_path)
     assert "<td>2,000 to 3,000</td><td>1,250</td>" in text
     assert "pdml on Hopper-v5: seeds end at different steps, 2000 to 3000" in text
-    assert "its last return is not a number; the last that is one is taken" in text
+    assert "its last return is not finite; the last finite one is used" in text
 
 
-def test_an_evaluation_that_is_being_written_does_not_count(tmp_path, capsys):
+def test_an_evaluation_that_is_being_written_does_not_count(tmp_path):
     run = write_run(tmp_path / "a", finished=False, returns=(500.0, 1000.0))
     with (run / "evaluations.csv").open("a") as file:
         file.write("8000,0,9999.0,200\n")
-    assert main(["report", str(run), "--out", str(tmp_path / "r.html"), "--no-frames"]) == 2
-    assert "step 8000 lacks episodes and was left out" in capsys.readouterr().err
-    assert data(tmp_path / "r.html")["panels"][0]["series"][0]["mean"] == [500.0, 1000.0]
+    text, problems = written(tmp_path)
+    assert problems == [f"{run / 'evaluations.csv'}: step 8000 lacks episodes and was left out"]
+    assert data(text)["panels"][0]["series"][0]["mean"] == [500.0, 1000.0]
 
 
-def test_a_run_that_cannot_be_read_does_not_take_the_others_along(tmp_path, capsys):
+def test_a_run_that_cannot_be_read_does_not_affect_the_others(tmp_path):
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", seed=1)
     (tmp_path / "b" / "config.json").write_text("{")
     block = sorted((tmp_path / "a" / "blocks").iterdir())[3]
     block.write_bytes(block.read_bytes()[:40])
-    assert main(["report", str(tmp_path), "--out", str(tmp_path / "r.html"), "--no-frames"]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2
-    assert "not a configuration written by this package" in lines[0]
-    assert f"{block}: is damaged and was left out" in lines[1]
-    heat = next(panel for panel in data(tmp_path / "r.html")["panels"] if panel["kind"] == "heat")
+    text, (unread, damaged) = written(tmp_path)
+    assert "not a configuration written by this package" in unread
+    assert damaged == f"{block}: is damaged and was left out"
+    assert f"<li>{damaged}</li>" in text
+    heat = next(panel for panel in data(text)["panels"] if panel["kind"] == "heat")
     assert len(heat["xs"]) == 15
 
 
 def test_runs_with_other_settings_have_no_points_of_the_paper_and_say_what_differs(tmp_path):
     for seed in (0, 1):
         write_run(tmp_path / str(seed), seed=seed, **{"mixture.rate": 0.7})
-    main(["report", str(tmp_path), "--out", str(tmp_path / "r.html"), "--no-frames"])
-    text = (tmp_path / "r.html").read_text()
-    assert data(tmp_path / "r.html")["panels"][0]["reference"] == []
+    text, _ = written(tmp_path)
+    assert data(text)["panels"][0]["reference"] == []
     assert "3,641" not in text
-    assert "pdml on Hopper-v5: all its runs have mixture.rate=0.7" in text
+    assert "pdml on Hopper-v5: every run has mixture.rate=0.7" in text
 
 
 def test_twenty_runs_of_125_evaluations_are_quick_and_small(tmp_path):
@@ -189,28 +201,45 @@ def test_twenty_runs_of_125_evaluations_are_quick_and_small(tmp_path):
         for seed in range(5):
             write_run(tmp_path / method / str(seed), method, seed=seed, steps=125_000, returns=[float(seed)] * 125)
     start = time.monotonic()
-    assert main(["report", str(tmp_path), "--out", str(tmp_path / "r.html"), "--no-frames"]) == 0
+    written(tmp_path)
     assert time.monotonic() - start < 10.0
     assert (tmp_path / "r.html").stat().st_size < 6_000_000
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["report", "nowhere"], "run = 'nowhere': no run there or below (no config.json)"),
-        (["report", "{run}", "--out", "/proc/r.html"], "out = '/proc/r.html': cannot be written"),
-        (["video", "nowhere"], "run = 'nowhere': no run there (it has no config.json)"),
-        (["video", "{run}", "--episodes", "0"], "episodes = '0': must be a whole number in [1, 4294967295]"),
-        (["analyse", "tsne"], "pdml analyse tsne needs a run"),
-        (["analyse", "theory", "{run}"], "looks at random MDPs, not at a run"),
-        (["analyse", "converged", "{run}", "--at", "x"], "at = 'x': must be a whole number in [0, 4294967295]"),
-        (["analyse", "converged", "{run}"], "nothing archived; train with --archive-at STEPS"),
-        (["analyse", "tsne", "{run}"], "keeps no policies yet"),
-    ],
-)
-def test_mistakes_are_one_line(words, message, tmp_path, capsys):
-    run = write_run(tmp_path / "run")
-    assert main([word.replace("{run}", str(run)) for word in words]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+def test_heat_maps_stop_where_the_page_would_grow_too_large(tmp_path, monkeypatch):
+    for env in ("Ant-v5", "Hopper-v5"):
+        for method in ("pdml", "mbpo"):
+            write_run(tmp_path / env / method, method, env=env, returns=[1.0], steps=1000)
+    runs = read_all([tmp_path])
+    sizes = [len(json.dumps(panel)) for panel in page(runs, {}).panels if panel["kind"] == "heat"]
+    assert len(sizes) == 4
+    monkeypatch.setattr("pdml.reporting.report.HEAT_BYTES", sum(sizes[:3]))
+    whole = page(runs, {})
+    kept = [panel["id"] for panel in whole.panels if panel["kind"] == "heat"]
+    assert kept == ["Ant-v5/weights/pdml", "Ant-v5/weights/mbpo", "Hopper-v5/weights/pdml"]
+    assert "mbpo: no heat map, to keep the page small; pdml figure heatmap draws it" in whole.notes
+
+
+def test_policies_at_work_are_shown_or_the_reason_why_not(tmp_path):
+    shown, lost = write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1)
+    pictures = {shown: Picture(b"\xff\xd8 a <jpeg>", 640), lost: "no pictures: nothing <here> renders"}
+    text = page(read_all([tmp_path]), pictures).html
+    encoded = base64.b64encode(b"\xff\xd8 a <jpeg>").decode()
+    image = f'<img src="data:image/jpeg;base64,{encoded}" style="max-width: 640px" alt="pdml seed 0: one episode of '
+    assert text.count(image) == text.count("<img") == 1
+    assert '<p class="note">no pictures: nothing &lt;here&gt; renders</p>' in text
+    assert "policies are shown" not in text
+    many = {shown.parent / str(i): "no pictures" for i in range(MOST_PICTURES)}
+    assert f"At most {MOST_PICTURES} policies are shown" in page(read_all([tmp_path]), many).html
+
+
+def test_sections_are_joined_in_order():
+    first = sections.Section("a", ({"id": 1},), ("x",), ("p",))
+    second = sections.Section("b", ({"id": 2},), ("y",))
+    assert sections.joined([first, second], "<", ">") == ("<ab>", ({"id": 1}, {"id": 2}), ("x", "y"), ("p",))
+    assert sections.joined([]) == sections.Section()
+
+
+def test_a_page_that_cannot_be_written_is_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"^out = '/proc/r\.html': cannot be written"):
+        write(read_all([write_run(tmp_path / "run")]), Path("/proc/r.html"), {}, [])

@@ -61,7 +61,7 @@ def test_no_seed_has_nothing():
         assert same(statistics.probability_of_improvement([np.array(empty)], [np.ones(3)]), (NAN, NAN, NAN, 0))
 
 
-def test_seeds_of_equal_length_are_put_together_step_by_step():
+def test_seeds_of_equal_length_are_averaged_step_by_step():
     found = statistics.over_seeds([series("a", {10: 1.0, 20: 4.0}), series("b", {10: 3.0, 20: 4.0})])
     assert found.steps.tolist() == [10, 20]
     assert found.mean.tolist() == [2.0, 4.0]
@@ -76,7 +76,7 @@ def test_a_shorter_seed_is_named_and_later_points_count_fewer():
     assert found.mean.tolist() == [2.0, 2.0, 3.0]
     assert found.seeds.tolist() == [2, 1, 1]
     assert np.isnan(found.low).tolist() == [False, True, True]
-    assert found.notes == ["b: ends at step 10, others go on to 30; later points use fewer seeds"]
+    assert found.notes == ["b: ends at step 10, others at 30; later points average fewer seeds"]
 
 
 def test_a_missing_evaluation_is_named():
@@ -84,7 +84,7 @@ def test_a_missing_evaluation_is_named():
     found = statistics.over_seeds([series("a", points), series("b", {10: 3.0, 40: 8.0})])
     assert found.mean.tolist() == [2.0, 2.0, 3.0, 6.0]
     assert found.seeds.tolist() == [2, 1, 1, 2]
-    assert found.notes == ["b: no value at 2 steps, first at 20; the others' are used"]
+    assert found.notes == ["b: no value at 2 of 4 steps, first at 20; these points average fewer seeds"]
 
 
 def test_what_is_not_finite_is_left_out_and_named():
@@ -98,13 +98,13 @@ def test_what_is_not_finite_is_left_out_and_named():
 
 def test_seeds_without_any_value_are_named_even_if_no_other_has_one():
     some = statistics.over_seeds([series("a", {10: 1.0}), series("b", {})])
-    assert (some.mean.tolist(), some.seeds.tolist(), some.notes) == ([1.0], [1], ["b: no value at all"])
+    assert (some.mean.tolist(), some.seeds.tolist(), some.notes) == ([1.0], [1], ["b: no values"])
     none = statistics.over_seeds([series("a", {}), series("b", {10: NAN})])
     assert none.steps.shape == none.mean.shape == none.low.shape == (0,)
     assert none.notes == [
         "b: 1 of 1 values are not finite and were left out",
-        "a: no value at all",
-        "b: no value at all",
+        "a: no values",
+        "b: no values",
     ]
 
 
@@ -160,9 +160,9 @@ def test_tasks_of_which_one_side_has_no_score_do_not_count():
     assert (found.value, found.seeds) == (1.0, 4)
 
 
-def test_the_same_seed_resamples_alike_and_another_seed_otherwise():
-    random = np.random.default_rng(0)
-    tasks, others = ([random.normal(size=n) for n in (5, 3, 8)] for _ in range(2))
+def test_the_same_seed_gives_the_same_resamples_and_another_seed_others():
+    rng = np.random.default_rng(0)
+    tasks, others = ([rng.normal(size=n) for n in (5, 3, 8)] for _ in range(2))
     for estimate in (
         lambda seed: statistics.aggregate(tasks, statistics.iqm, seed),
         lambda seed: statistics.aggregate(tasks, statistics.optimality_gap, seed),
@@ -187,8 +187,8 @@ def test_bootstrap_of_many_seeds_is_the_normal_interval():
 
 
 def test_bootstrap_interval_holds_the_truth_in_95_of_100():
-    random = np.random.default_rng(1)
-    tasks = random.exponential(size=(300, 3, 40)) * np.array([1.0, 2.0, 3.0])[:, None]
+    rng = np.random.default_rng(1)
+    tasks = rng.exponential(size=(300, 3, 40)) * np.array([1.0, 2.0, 3.0])[:, None]
     found = [statistics.aggregate(list(one), lambda s: s.mean(axis=-1), seed, 200) for seed, one in enumerate(tasks)]
     covered = np.mean([one.low <= 2.0 <= one.high for one in found])
     assert 0.91 < covered < 0.98

@@ -1,3 +1,5 @@
+"""The progress bar shows the numbers and the phase."""
+
 import io
 import sys
 

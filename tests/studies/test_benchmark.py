@@ -5,23 +5,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny import tiny_of
 
-from pdml.config.schema import change
-from pdml.dhmbpo import learner
-from pdml.dhmbpo.model import ADAM, FitRows
-from pdml.studies import benchmark
+from pdml.config.fields import change
+from pdml.dhmbpo.fit import ADAM, StandardisedRows
+from pdml.dhmbpo.learner import empty_state_buffer
+from pdml.studies import bench_phases, benchmark
 
 
 def test_gflop_counts_are_those_of_the_design():
-    assert benchmark._sac_update()[0] == pytest.approx(0.57, abs=0.005)
-    assert benchmark._ensemble_step()[0] == pytest.approx(1.37, abs=0.005)
+    assert bench_phases._sac_update()[0] == pytest.approx(0.57, abs=0.005)
+    assert bench_phases._ensemble_step()[0] == pytest.approx(1.37, abs=0.005)
 
 
-def test_gflop_counts_of_double_horizon_learning_are_those_of_the_lean_update():
-    assert benchmark._smooth_model_step()[0] == pytest.approx(3.38, abs=0.01)
-    assert benchmark._near_update(alone=False)[0] == pytest.approx(3.82, abs=0.01)
-    assert benchmark._near_update(alone=True)[0] == pytest.approx(1.94, abs=0.01)
-    assert benchmark._far_rollout()[0] == pytest.approx(2.80, abs=0.01)
+def test_gflop_counts_of_dhmbpo_are_those_of_the_lean_update():
+    assert bench_phases._standardised_step()[0] == pytest.approx(3.38, abs=0.01)
+    assert bench_phases._training_update(critics_only=False)[0] == pytest.approx(3.82, abs=0.01)
+    assert bench_phases._training_update(critics_only=True)[0] == pytest.approx(1.94, abs=0.01)
+    assert bench_phases._distribution_rollouts()[0] == pytest.approx(2.80, abs=0.01)
 
 
 def products_in(jaxpr):
@@ -38,35 +39,34 @@ def products_in(jaxpr):
     return flop
 
 
-@pytest.mark.parametrize("phase", ["everything", "critics_alone", "far", "train_epoch"])
-def test_double_horizon_learning_computes_no_more_products_than_its_mathematics_needs(phase):
+@pytest.mark.parametrize("phase", ["all_networks", "critics_only", "distribution_rollouts", "train_epoch"])
+def test_dhmbpo_computes_no_more_products_than_its_mathematics_needs(phase):
     """Gradients of frozen networks, or a second network a row, would each add 5 % and more; layer norms add 1 %."""
-    config, layout, parts, _ = benchmark._double()
-    world, lesson, agent = parts.recipe.world, parts.recipe.lesson, parts.recipe.agent
-    model, policy = world.dynamics.init(jax.random.key(0)), agent.init(jax.random.key(0))
-    ring, draw, one = learner.empty(config, layout), jax.random.key(0), np.int32(1)
-    if phase == "far":
-        gflop, _ = benchmark._far_rollout()
-        call, args = lesson.jitted["far"], (policy.actor, model, ring, ring.rows[None, :256], one, draw)
+    bench = bench_phases._hopper("dhmbpo")
+    update_phase, dynamics = bench.parts.recipe.update_phase, bench.parts.model.dynamics
+    model, agent = bench.model(), bench.agent()
+    buffer, key, one = empty_state_buffer(bench.config, bench.layout, 0), jax.random.key(0), np.int32(1)
+    if phase == "distribution_rollouts":
+        gflop, _ = bench_phases._distribution_rollouts()
+        call, args = update_phase.compiled[phase], (agent.actor, model, buffer, buffer.rows[None, :256], one, key)
     elif phase == "train_epoch":
-        gflop, _ = benchmark._smooth_model_step()
-        rows = FitRows(jnp.zeros((600, 14)), jnp.zeros((600, 12)), jnp.ones((600, 8)))
+        gflop, _ = bench_phases._standardised_step()
+        rows = StandardisedRows(jnp.zeros((600, 14)), jnp.zeros((600, 12)), jnp.ones((600, 8)))
         network = (model.network, ADAM.init(model.network), rows, np.zeros((6, 512), np.int32), one, np.float32(0))
-        call, args = world.dynamics.jitted["train_epoch"], (*network, draw)
+        call, args = dynamics.compiled["train_epoch"], (*network, key)
     else:
-        gflop, _ = benchmark._near_update(alone=phase == "critics_alone")
-        call, args = lesson.jitted[phase], (*lesson.begin(policy, model), model, ring, one, draw)
+        gflop, _ = bench_phases._training_update(critics_only=phase == "critics_only")
+        call, args = update_phase.compiled[phase], (*update_phase.begin(agent, model), model, buffer, one, key)
     found = products_in(jax.make_jaxpr(call)(*args)) / 1e9
     assert found == pytest.approx(gflop, rel=0.02)
 
 
 @pytest.mark.slow
 def test_bench_reports_every_phase(monkeypatch):
-    monkeypatch.setattr(benchmark, "PEAK_SIZE", 256)
-    reweight = benchmark._reweight
-    monkeypatch.setattr(benchmark, "_reweight", lambda policies: reweight(policies=20))
-    score = benchmark._score
-    monkeypatch.setattr(benchmark, "_score", lambda which: score(which, rows=5000))
+    reweight, score, peak = bench_phases._reweight, bench_phases._score, benchmark.matmul_peak
+    monkeypatch.setattr(benchmark, "matmul_peak", lambda more: peak(more, size=256))
+    monkeypatch.setattr(bench_phases, "_reweight", lambda policies: reweight(policies=20))
+    monkeypatch.setattr(bench_phases, "_score", lambda which: score(which, rows=5000))
     result = benchmark.measure(threads=1, repeats=1)
     assert [row["phase"] for row in result["phases"]] == [
         "sac_update",
@@ -86,14 +86,12 @@ def test_bench_reports_every_phase(monkeypatch):
         assert set(row) == {"phase", "ms", "gflop", "gflops", "percent_of_peak"}
         assert row["gflops"] == pytest.approx(1e3 * row["gflop"] / row["ms"], rel=0.1)
     assert json.loads(json.dumps(result)) == result
-    assert benchmark.table(result).count("\n") == 1 + len(result["phases"])
+    assert benchmark.phase_table(result).count("\n") == 1 + len(result["phases"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["per-mbpo", "dhmbpo"])
 def test_a_methods_cost_stands_next_to_mbpos(method, monkeypatch):
-    from conftest import tiny_of
-
     monkeypatch.setattr(benchmark, "defaults", lambda env, method="pdml": change(tiny_of(method), {"env": env}))
     result = benchmark.measure_method(method, threads=1, rows=200, repeats=1)
     phases = {row["phase"]: row for row in result["phases"]}

@@ -1,4 +1,4 @@
-"""What looks at a trained run: analyses, videos, strips of frames."""
+"""Analyses, videos and strips of frames of a trained run."""
 
 import csv
 import os
@@ -11,15 +11,19 @@ import pytest
 from tiny import tiny_of
 
 from pdml.cli import main
-from pdml.config.schema import change, defaults
+from pdml.config.defaults import defaults
+from pdml.config.fields import change
 from pdml.config.validate import check
 from pdml.core.errors import UserError
 from pdml.reporting.read import read_all
-from pdml.reporting.report import strips
-from pdml.runs.checkpoint import saved
-from pdml.runs.session import run
+from pdml.runs.checkpoint import saved_checkpoints
+from pdml.runs.session import start_run
 from pdml.runs.tensor_file import read_arrays
-from pdml.studies import converged, video
+from pdml.studies import video
+from pdml.studies.converged import converged_errors, with_longer_fits
+from pdml.studies.open_run import opened
+from pdml.studies.strips import strips
+from pdml.studies.tsne import kept_policies
 
 
 def can_render():
@@ -38,7 +42,7 @@ def renders():
 def trained(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "a"
     changes = {"diagnose": True, "diagnose_every": 40, "diagnose_steps": 50, "archive_at": (80, 160)}
-    run(change(tiny_of("pdml"), changes), path, 1, "test")
+    start_run(change(tiny_of("pdml"), changes), path, 1, "test")
     return path
 
 
@@ -48,7 +52,7 @@ def rows(path):
 
 
 def test_the_archived_model_has_the_error_that_was_diagnosed_at_its_step(trained):
-    found = converged.converged(trained, fresh=50, max_epochs=30, patience=30)
+    found = converged_errors(trained, fresh=50, max_epochs=30, patience=30)
     diagnosed = {row["step"]: row for row in rows(trained / "diagnostics.csv")}
     assert [row["step"] for row in found] == [80, 160]
     for row in found:
@@ -58,22 +62,22 @@ def test_the_archived_model_has_the_error_that_was_diagnosed_at_its_step(trained
         assert row["capped"] == 1
 
 
-def test_a_model_that_is_trained_on_gets_better_where_it_was_hardly_trained(trained):
-    first = converged.converged(trained, [20], fresh=50, max_epochs=300)[0]
+def test_a_model_that_was_hardly_trained_improves_when_trained_further(trained):
+    first = converged_errors(trained, [20], fresh=50, max_epochs=300)[0]
     assert first["converged_l2"] < 0.5 * first["archived_l2"]
 
 
 def test_a_step_that_is_not_archived_is_refused_with_those_that_are(trained):
     with pytest.raises(UserError, match=r"at = 80: not archived; there are 20, 100"):
-        converged.converged(trained, [80])
+        converged_errors(trained, [80])
 
 
 def test_every_block_keeps_its_policy_and_archives_keep_the_same(trained):
-    with converged.opened(trained) as run:
-        known = converged.snapshots(run)
+    with opened(trained) as run:
+        known = kept_policies(run)
         assert sorted(known) == [0, 20, 40, 60, 80, 100]
         (trained / "checkpoints").rename(trained / "hidden")
-        archived = converged.snapshots(run)
+        archived = kept_policies(run)
         (trained / "hidden").rename(trained / "checkpoints")
     assert sorted(archived) == [20, 100]
     np.testing.assert_array_equal(archived[20]()[0].w, known[20]()[0].w)
@@ -81,22 +85,22 @@ def test_every_block_keeps_its_policy_and_archives_keep_the_same(trained):
 
 
 @pytest.fixture(scope="module")
-def taught(tmp_path_factory):
+def between_blocks(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "b"
-    config = change(tiny_of("dhmbpo"), {"archive_at": (70, 80, 100), "steps": 150})
-    assert (config.warmup_steps, config.model_every) == (60, 20)
-    run(config, path, 1, "test")
+    settings = change(tiny_of("dhmbpo"), {"archive_at": (70, 80, 100), "steps": 150})
+    assert (settings.learning.warmup_steps, settings.learning.model_every) == (60, 20)
+    start_run(settings, path, 1, "test")
     return path
 
 
-def test_with_a_lesson_a_step_has_the_policy_that_it_ended_with(taught):
-    with converged.opened(taught) as run:
-        archived = {step: read() for step, read in converged.snapshots(run).items()}
+def test_dhmbpo_has_at_a_step_the_policy_after_its_update_phase(between_blocks):
+    with opened(between_blocks) as run:
+        archived = {step: read() for step, read in kept_policies(run).items()}
         assert sorted(archived) == [0, 10, 20, 40, 60, 80]
-        (taught / "archive").rename(taught / "hidden")
-        known = {step: read() for step, read in converged.snapshots(run).items()}
-        (taught / "hidden").rename(taught / "archive")
-        last = read_arrays(saved(taught)[0])[0]["agent.actor.layers[0].w"]
+        (between_blocks / "archive").rename(between_blocks / "hidden")
+        known = {step: read() for step, read in kept_policies(run).items()}
+        (between_blocks / "hidden").rename(between_blocks / "archive")
+        last = read_arrays(saved_checkpoints(between_blocks)[0])[0]["agent.actor.layers[0].w"]
     assert sorted(known) == [0, 20, 40, 60, 80]
     for step, block in ((10, 0), (20, 20), (40, 40)):
         for kept, snapshot in zip(jax.tree.leaves(archived[step]), jax.tree.leaves(known[block]), strict=True):
@@ -105,7 +109,7 @@ def test_with_a_lesson_a_step_has_the_policy_that_it_ended_with(taught):
     assert len({np.asarray(policy.layers[0].w).tobytes() for policy in known.values()}) == 5
 
 
-def test_the_model_of_double_horizon_learning_is_trained_on_no_less_patiently_than_in_its_run(taught):
+def test_dhmbpos_model_is_trained_further_at_least_as_patiently_as_in_its_run(between_blocks):
     for preset, patience, expected in (
         ("paper", 20, (40, 500)),
         ("paper", 60, (60, 500)),
@@ -113,8 +117,8 @@ def test_the_model_of_double_horizon_learning_is_trained_on_no_less_patiently_th
     ):
         run = defaults("Hopper-v5", "dhmbpo", preset)
         changes = dict(zip(("dynamics.patience", "dynamics.max_epochs"), expected, strict=True))
-        assert check(converged.longer(run, patience, 500)) == change(run, changes | {"double.first_factor": 1})
-    (row,) = converged.converged(taught, [20], max_epochs=100, fresh=50)
+        assert check(with_longer_fits(run, patience, 500)) == change(run, changes | {"double.first_factor": 1})
+    (row,) = converged_errors(between_blocks, [20], max_epochs=100, fresh=50)
     assert row["epochs"] > 20
     assert row["converged_l2"] < row["archived_l2"]
 
@@ -141,7 +145,7 @@ def test_a_video_is_written(trained, renders):
 def test_a_report_shows_the_policy_at_work(trained, renders):
     pictures = strips(read_all([trained]))
     assert list(pictures) == [trained]
-    assert pictures[trained].startswith('<img src="data:image/jpeg;base64,/9j/')
+    assert pictures[trained].jpeg[:2] == b"\xff\xd8"
     picture, width = video.strip(trained, frames=4, width=80, height=60)
     assert 80 < width <= 4 * 80
     assert width % 80 == 0

@@ -1,10 +1,10 @@
 """Run a pdml command and send it a signal at a chosen point: the product has no switch for that.
 
-    python tests/killing.py KILL fit 3 0.01 -- train --env InvertedPendulum-v5 ...
+    python tests/support/killing.py KILL fit 3 0.01 -- train --env InvertedPendulum-v5 ...
 
 The point is a phase of `pdml.core.stopwatch` that begins for the third time, 0.01 s later or where it ends if that
 comes first; or a place in the writing of a file, for the third time: see `PLACES`. A command that ends before has its
-own exit code.
+own exit code. Tests of signals that a process survives call `at_phase` in their own.
 """
 
 import os
@@ -59,7 +59,8 @@ def at_place(number, place, count):
     from pdml.runs import checkpoint, directory, tensor_file
 
     seen = []
-    save_file, keep_last, add = tensor_file.save_file, checkpoint.keep_last, directory.Table.add
+    save_file, add = tensor_file.save_file, directory.Table.add
+    delete_old_checkpoints = checkpoint.delete_old_checkpoints
 
     def is_due(matches):
         seen.extend([place] if matches else [])
@@ -76,10 +77,10 @@ def at_place(number, place, count):
         elif is_due(place in ("partial", "unnamed") and path.parent.name == "checkpoints"):
             halved(path, 0 if place == "partial" else path.stat().st_size)
 
-    def keeping(run):
+    def deleting(run):
         if is_due(place == "named"):
             strike(number, place)
-        keep_last(run)
+        delete_old_checkpoints(run)
 
     def adding(table, *rows):
         path = table._path
@@ -88,16 +89,18 @@ def at_place(number, place, count):
         if is_due(place == "row" and path.name == "progress.csv"):
             halved(path, before)
 
-    tensor_file.save_file, checkpoint.keep_last, directory.Table.add = saving, keeping, adding
+    tensor_file.save_file, directory.Table.add = saving, adding
+    checkpoint.delete_old_checkpoints = deleting
 
 
 def main():
     name, point, count, delay, dashes, *words = sys.argv[1:]
     assert dashes == "--"
     sys.path[:] = [entry for entry in sys.path if entry != str(Path(__file__).parent)]
-    from pdml import cli
+    from pdml.cli import main as run_command
+    from pdml.cli import train
 
-    number, prepare = getattr(signal, f"SIG{name}"), cli.prepare
+    number, prepare = getattr(signal, f"SIG{name}"), train.prepare
 
     def prepared(*args):
         threads = prepare(*args)  # before anything that uses threads is imported
@@ -107,8 +110,8 @@ def main():
             at_phase(number, point, int(count), float(delay))
         return threads
 
-    cli.prepare = prepared
-    return cli.main(words)
+    train.prepare = prepared
+    return run_command(words)
 
 
 if __name__ == "__main__":

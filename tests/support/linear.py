@@ -1,12 +1,17 @@
 """A linear-Gaussian system that a model must recover."""
 
+from functools import cache
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pdml.config.schema import DynamicsConfig
+from pdml.config.schema import Config, DynamicsConfig
 from pdml.core.transition import Layout
 from pdml.data.replay import RealRows
 from pdml.models.ensemble import apply_members, normalise, split_output
+from pdml.models.fit import ensemble
+from pdml.models.losses import nll
 
 LAYOUT = Layout(2, 1)
 SMALL = DynamicsConfig(
@@ -29,9 +34,9 @@ def real_rows(rows, blocks=1):
 
 
 def linear_system(n, seed=0, noise=NOISE):
-    drawn = np.random.default_rng(seed)
-    obs, action = drawn.standard_normal((n, 2)), drawn.uniform(-1, 1, (n, 1))
-    noise = noise * drawn.standard_normal((n, 3))
+    rng = np.random.default_rng(seed)
+    obs, action = rng.standard_normal((n, 2)), rng.uniform(-1, 1, (n, 1))
+    noise = noise * rng.standard_normal((n, 3))
     next_obs = obs @ A.T + action * B + noise[:, 1:]
     reward = 2.0 * obs[:, 0] - action[:, 0] + noise[:, 0]
     return real_rows(np.column_stack([obs, action, reward, next_obs, np.zeros(n)]))
@@ -46,3 +51,16 @@ def predict(model, rows):
 
 def uniform(real):
     return np.full(len(real.rows), 1 / len(real.rows))
+
+
+@cache
+def likelihood_model(config):
+    """Return the ensemble trained by likelihood; tests with the same settings share what is compiled."""
+    return ensemble(config, LAYOUT, nll(config))
+
+
+def fitted(dynamics, real, weights=None, seed=0, step=0):
+    """Fit a new ensemble with these settings; return it and its metrics."""
+    model = likelihood_model(Config(dynamics=dynamics, seed=seed))
+    weights = uniform(real) if weights is None else weights
+    return model.fit(model.init(jax.random.key(seed)), real, weights, None, step)

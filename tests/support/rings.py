@@ -1,12 +1,12 @@
-"""Small rings of imagined rows, and a model that says the same of every step."""
+"""Small model buffers, and a model that predicts the same for every step."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pdml.core.nets import Layer
+from pdml.data.model_buffer import ModelBuffer, append, resize
 from pdml.models.ensemble import Bounds, ModelState, Network, Normaliser
-from pdml.models.rollouts import Imagined, append, resize
 
 PHYSICAL = 24
 write = jax.jit(append)
@@ -15,11 +15,11 @@ change_capacity = jax.jit(resize)
 
 def ring_of(capacity):
     zero = jnp.asarray(0, jnp.int32)
-    return Imagined(jnp.zeros((PHYSICAL, 1)), jnp.asarray(capacity, jnp.int32), zero, zero)
+    return ModelBuffer(jnp.zeros((PHYSICAL, 1)), jnp.asarray(capacity, jnp.int32), zero, zero)
 
 
 def newest(ring):
-    """Rows of a ring, oldest first."""
+    """Rows of a model buffer, oldest first."""
     capacity, position, size = int(ring.capacity), int(ring.position), int(ring.size)
     slots = (position - size + np.arange(size)) % capacity
     return np.asarray(ring.rows)[slots, 0].tolist()

@@ -6,18 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdml.config.schema import MixtureConfig, PriorityConfig
-from pdml.weighting.by_policy import (
-    Context,
-    applied_to,
-    exponential_decay,
-    highest_values,
-    mixture_weights,
-    policy_mixture,
-    spread,
-    temporal_difference,
-    temporal_difference_and_model,
-    uniform,
-)
+from pdml.weighting.base import Context, applied_to, uniform
+from pdml.weighting.by_policy import exponential_decay, mixture_weights, policy_mixture, spread
+from pdml.weighting.by_row import highest_values, temporal_difference, temporal_difference_and_model
 
 ALPHA = 0.02 / 0.98
 
@@ -94,11 +85,11 @@ WEIGHTINGS = {
 @pytest.mark.parametrize("name", WEIGHTINGS)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(0, 1000))
 def test_weights_are_probabilities_and_follow_their_rows_under_any_permutation(name, sizes, seed):
-    drawn, n = np.random.default_rng(seed), sum(sizes)
+    rng, n = np.random.default_rng(seed), sum(sizes)
     block = np.repeat(np.arange(len(sizes)), sizes)
-    shifts = np.append(drawn.uniform(0.05, 2.0, len(sizes) - 1), 0.0)
-    td, values, errors = drawn.standard_normal(n), drawn.standard_normal(n), drawn.exponential(size=n)
-    order = drawn.permutation(n)
+    shifts = np.append(rng.uniform(0.05, 2.0, len(sizes) - 1), 0.0)
+    td, values, errors = rng.standard_normal(n), rng.standard_normal(n), rng.exponential(size=n)
+    order = rng.permutation(n)
     straight = WEIGHTINGS[name](context_of(block, sizes, lambda: shifts, td, values, errors))
     permuted = WEIGHTINGS[name](
         context_of(block[order], sizes, lambda: shifts, td[order], values[order], errors[order])
@@ -111,16 +102,16 @@ def test_weights_are_probabilities_and_follow_their_rows_under_any_permutation(n
 
 @given(st.integers(5, 40), st.integers(2, 9), st.integers(0, 1000))
 def test_weightings_reach_the_uniform_one_where_they_have_that_limit(size, blocks, seed):
-    drawn, sizes = np.random.default_rng(seed), [size] * blocks
+    rng, sizes = np.random.default_rng(seed), [size] * blocks
     n = sum(sizes)
     block = np.repeat(np.arange(blocks), sizes)
     context = context_of(
         block,
         sizes,
         lambda: np.full(blocks, 0.7),
-        drawn.standard_normal(n),
-        drawn.standard_normal(n),
-        drawn.exponential(size=n),
+        rng.standard_normal(n),
+        rng.standard_normal(n),
+        rng.exponential(size=n),
     )
     limits = [
         policy_mixture(MixtureConfig(rate=0.0, first_block=2)),  # equal shifts, and a warm-up of a block's size
@@ -205,7 +196,7 @@ def test_an_ablation_uses_the_weights_for_one_purpose_only():
         assert weights.metrics == both.metrics
 
 
-def test_identical_policies_share_alike():
+def test_identical_policies_have_equal_shares():
     result = policy_mixture(MixtureConfig())(context([100] + [20] * 6, np.zeros(7)))
     per_block = np.bincount(context([100] + [20] * 6).block, weights=result.model)
     np.testing.assert_allclose(per_block, 1 / 7)
@@ -246,7 +237,7 @@ def test_logged_shift_is_the_term_of_the_theorem():
     assert metrics["weights/newest_share"] == pytest.approx(8 / 24)
 
 
-def test_uniform_weighs_rows_alike_and_has_full_effective_size():
+def test_uniform_weights_are_equal_and_have_full_effective_size():
     result = uniform()(context([30, 5, 5]))
     np.testing.assert_allclose(result.model, 1 / 40)
     assert result.metrics["weights/effective_size"] == pytest.approx(40)

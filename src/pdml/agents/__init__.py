@@ -1,1 +1,1 @@
-"""Agents that learn from minibatches: SAC, REDQ, MaPER."""
+"""Agents that learn from minibatches of transitions: SAC, REDQ and MaPER."""

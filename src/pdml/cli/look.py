@@ -1,4 +1,4 @@
-"""The commands that look at runs: figure, report, video, analyse. What they need is imported when they run."""
+"""The commands about finished or running runs: eval, figure, summary, report, video, analyse."""
 
 import argparse
 import sys
@@ -6,17 +6,49 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pdml.config.validate import number, whole
+from pdml.config.parse import number, whole
 from pdml.core.errors import UserError, nearest
 from pdml.reporting.style import FIGURES
 
 
 def add_commands(commands: Any) -> None:
-    """Add the commands that look at runs."""
+    """Add the commands; what they need is imported when they run."""
+    _eval_parser(commands.add_parser("eval", help="evaluate the policy of a run"))
     _figure_parser(commands.add_parser("figure", help="draw a figure of runs: png, pdf and csv"))
+    _summary_parser(commands.add_parser("summary", help="print a table of runs, seed by seed"))
     _report_parser(commands.add_parser("report", help="write one html page about runs"))
     _video_parser(commands.add_parser("video", help="record the policy of a run"))
     _analyse_parser(commands.add_parser("analyse", help="analyse a run, or the paper's theory"))
+
+
+def _eval_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Evaluate the last policy of a run in fresh environments."
+    parser.add_argument("path", metavar="RUN", type=Path, help="directory of the run")
+    parser.add_argument("--episodes", metavar="N", default="10", help="episodes (default: 10)")
+    parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the mode")
+    parser.add_argument("--seed", metavar="S", help="seed of the initial states (default: the run's)")
+    parser.set_defaults(run=_eval)
+
+
+def _eval(options: argparse.Namespace) -> int:
+    from pdml.runs.device import prepare
+    from pdml.runs.directory import require_run
+
+    episodes = whole("episodes", options.episodes)
+    seed = None if options.seed is None else whole("seed", options.seed, least=0)
+    require_run(options.path)
+    prepare()
+
+    from pdml.runs.saved_policy import evaluate_run
+
+    step, results = evaluate_run(options.path, episodes, options.stochastic, seed)
+    totals = [result.total for result in results]
+    mean = sum(totals) / len(totals)
+    spread = (sum((total - mean) ** 2 for total in totals) / max(len(totals) - 1, 1)) ** 0.5
+    for i, result in enumerate(results):
+        print(f"episode {i}  return {result.total:.1f}  length {result.length}")
+    print(f"policy of step {step}: mean return {mean:.1f}, standard deviation {spread:.1f}, {len(totals)} episodes")
+    return 0
 
 
 def _figure_parser(parser: argparse.ArgumentParser) -> None:
@@ -37,28 +69,48 @@ def _figure(options: argparse.Namespace) -> int:
         allowed = ", ".join(FIGURES)
         raise UserError(f"figure = '{options.name}': unknown{nearest(options.name, FIGURES)}; allowed: {allowed}")
 
-    from pdml.reporting import figures
+    from pdml.reporting.figures import FigureOptions, save_figure
     from pdml.reporting.read import read_all
 
     threshold = None if options.threshold is None else number("threshold", options.threshold)
-    wishes = figures.Wishes(_steps(options.at), threshold, whole("seed", options.seed, least=0))
+    chosen = FigureOptions(_steps(options.at), threshold, whole("seed", options.seed, least=0))
     problems: list[str] = []
     runs = read_all(options.paths, problems)
     problems += [problem for run in runs for problem in run.problems]
     try:
-        paths, table = figures.save(options.name, runs, options.out, wishes)
+        paths, rows = save_figure(options.name, runs, options.out, chosen)
     except UserError:
         _name(problems)
         raise
-    for note in table.notes:
+    for note in rows.notes:
         print(f"note: {note}")
     for path in paths:
         print(path)
-    return _name([*problems, *table.problems])
+    return _name([*problems, *rows.problems])
+
+
+def _summary_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Print a table of runs: the last evaluations of every seed, their mean, and first passages."
+    parser.add_argument("paths", metavar="RUN", type=Path, nargs="+", help="directories of runs")
+    parser.add_argument("--goal", metavar="RETURN", default="950", help="return to reach (default: 950)")
+    parser.add_argument("--last", metavar="N", default="1", help="evaluations to average per seed (default: 1)")
+    parser.add_argument("--until", metavar="STEPS", help="as if every run had ended at this real step")
+    parser.set_defaults(run=_summary)
+
+
+def _summary(options: argparse.Namespace) -> int:
+    from pdml.reporting.read import read_all
+    from pdml.reporting.seed_table import seed_table
+
+    until = None if options.until is None else whole("until", options.until)
+    problems: list[str] = []
+    runs = read_all(options.paths, problems)
+    print(seed_table(runs, number("goal", options.goal), whole("last", options.last), until))
+    return _name([*problems, *(problem for run in runs for problem in run.problems)])
 
 
 def _report_parser(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Write one html page about runs, which needs nothing else; unfinished and failed runs too."
+    parser.description = "Write one self-contained html page about runs, finished, unfinished or failed."
     parser.add_argument("paths", metavar="RUN", type=Path, nargs="+", help="directories of runs")
     parser.add_argument("--out", metavar="FILE", type=Path, default=Path("report.html"), help="(default: report.html)")
     parser.add_argument("--no-frames", action="store_true", help="leave out the pictures of policies at work")
@@ -71,17 +123,22 @@ def _report(options: argparse.Namespace) -> int:
 
     problems: list[str] = []
     runs = read_all(options.paths, problems)
+    pictures = {}
     if not options.no_frames:
         from pdml.runs.device import prepare
 
         prepare()
-    size = report.write(runs, options.out, problems, frames=not options.no_frames)
+
+        from pdml.studies.strips import strips
+
+        pictures = strips(runs)
+    size = report.write(runs, options.out, pictures, problems)
     print(f"{options.out} ({size / 1e6:.1f} MB, {len(runs)} runs)")
     return _name(problems)
 
 
 def _name(problems: Iterable[str]) -> int:
-    """Name what could not be read; the exit code says whether there was anything."""
+    """Print what could not be read; the exit code says whether there was anything."""
     code = 0
     for problem in problems:
         print(f"pdml: {problem}", file=sys.stderr)
@@ -100,12 +157,12 @@ def _video_parser(parser: argparse.ArgumentParser) -> None:
 
 def _video(options: argparse.Namespace) -> int:
     from pdml.runs.device import prepare
-    from pdml.runs.directory import require
+    from pdml.runs.directory import require_run
     from pdml.studies.video import record
 
     episodes = whole("episodes", options.episodes)
     seed = None if options.seed is None else whole("seed", options.seed, least=0)
-    require(options.path)
+    require_run(options.path)
     prepare()
     for path in record(options.path, episodes, options.out or options.path / "videos", seed):
         print(path)
@@ -114,8 +171,8 @@ def _video(options: argparse.Namespace) -> int:
 
 def _analyse_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "converged RUN: train archived models on to a plateau and test them on fresh steps.\n"
-        "tsne RUN: where chosen policies of a run go, in the plane.\n"
+        "converged RUN: train archived models further, to a plateau, and test them on fresh steps.\n"
+        "tsne RUN: states and actions that policies of a run visit, in the plane.\n"
         "theory: the paper's Theorem 1 and Proposition on random finite MDPs."
     )
     parser.add_argument("what", choices=("converged", "tsne", "theory"))
@@ -141,35 +198,39 @@ def _analyse(options: argparse.Namespace) -> int:
     if options.path is None:
         raise UserError(f"pdml analyse {options.what} needs a run: pdml analyse {options.what} RUN")
     from pdml.runs.device import prepare
-    from pdml.runs.directory import require
+    from pdml.runs.directory import require_run
 
-    require(options.path)
+    require_run(options.path)
     prepare()
 
-    from pdml.studies import converged
-
     if options.what == "converged":
-        rows = converged.converged(options.path, at, fresh=fresh)
+        from pdml.studies.converged import converged_errors
+
+        rows = converged_errors(options.path, at, fresh=fresh)
     else:
-        rows = converged.visitation(options.path, at, fresh, seed)
+        from pdml.studies.tsne import visited_points
+
+        rows = visited_points(options.path, at, fresh, seed)
     _keep(rows, options.path / "analysis" / f"{options.what}.csv")
     return 0
 
 
 def _theory(options: argparse.Namespace, seed: int) -> int:
-    from pdml.studies import theory, theory_text
+    from pdml.studies.theory import check_theory, rows
+    from pdml.studies.theory_mdps import TheoryConfig
+    from pdml.studies.theory_text import describe_theory
 
     if options.path is not None:
-        raise UserError("pdml analyse theory looks at random MDPs, not at a run")
-    result = theory.check(theory.TheoryConfig(seed=seed))
-    print(theory_text.describe(result))
+        raise UserError("pdml analyse theory uses random MDPs, not a run")
+    result = check_theory(TheoryConfig(seed=seed))
+    print(describe_theory(result))
     if options.out is not None:
-        _keep(theory.rows(result), options.out / "theory.csv")
+        _keep(rows(result), options.out / "theory.csv")
     return 0
 
 
 def _keep(rows: list[dict[str, Any]], path: Path) -> None:
-    from pdml.reporting.figures import write_rows
+    from pdml.reporting.rows import write_rows
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

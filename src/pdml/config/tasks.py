@@ -1,4 +1,4 @@
-"""What is known beforehand about each benchmark environment, without importing JAX or MuJoCo.
+"""What is known about each benchmark environment: a table, which needs neither JAX nor MuJoCo.
 
 Sources: [Wang et al. 2023, Appendix], [Janner et al. 2019]. The paper prints its rollout-length table in the order
 length, length, epoch, epoch although its text says otherwise; the values here are read that way.
@@ -6,15 +6,14 @@ length, length, epoch, epoch although its text says otherwise; the values here a
 
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pdml.core.errors import UserError
 
 
 @dataclass(frozen=True)
 class Horizon:
-    """Imagined branches grow linearly from `shortest` to `longest` between two epochs of 1000 steps."""
+    """Branched rollouts grow linearly from `shortest` to `longest` between two epochs of 1000 steps."""
 
     first_epoch: int = 0
     last_epoch: int = 1
@@ -24,7 +23,7 @@ class Horizon:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """AMPO's steps a block, linear over epochs of 1000 steps, and the last epoch that has any."""
+    """AMPO's steps per block, linear over epochs of 1000 steps, and the last epoch that has any."""
 
     first_steps: int
     last_steps: int
@@ -90,7 +89,7 @@ TASKS: dict[str, Task] = {
         keep={"v4": 45},
     ),
     "Pusher": Task(23, 7, -3.5, 35_000, Adaptation(400, 400, 20), action_bound=2.0, versions=("v5",)),
-    # Ours, for a first run of a few minutes: half the updates a step, which costs less and keeps its return better.
+    # Ours, for a first run of a few minutes: half the updates per step, which costs less and keeps its return better.
     "InvertedPendulum": Task(
         4,
         1,
@@ -106,14 +105,23 @@ TASKS: dict[str, Task] = {
 
 
 PYTHON = "python:"
-"""Before the name of an environment that was handed over as a Python object."""
+"""Prefix of the name of an environment that was passed as a Python object."""
 
 TIME_LIMIT = 1000
-"""Steps after which episodes are cut where an environment has no limit of its own: evaluation must end."""
+"""Episodes are truncated here where an environment has no limit of its own: evaluation must end."""
+
+
+class TaskSizes(NamedTuple):
+    """What the defaults of an environment that is not listed depend on."""
+
+    obs_size: int
+    action_size: int
+    time_limited: bool
+    """Whether its episodes have a time limit of their own."""
 
 
 def generic(obs_size: int, action_size: int, time_limited: bool) -> Task:
-    """Return the settings for an environment of which nothing is known; docs/environments.md explains each."""
+    """Return the settings for an environment that is not listed; docs/environments.md explains each."""
     return Task(
         obs_size,
         action_size,
@@ -138,35 +146,18 @@ def is_listed(env_id: str) -> bool:
     return name in TASKS and version in TASKS[name].versions
 
 
-def find_task(env_id: str) -> Task:
-    """Return the task of an environment id, or say what is wrong with the id.
-
-    An environment that is not listed is made once to learn its sizes; one that was a Python object cannot be.
-    """
-    if is_listed(env_id):
-        return TASKS[env_id.rpartition("-")[0]]
-    if env_id.startswith(PYTHON):
-        return generic(0, 0, time_limited=True)
-    return _look_at(env_id)
+def listed_task(env_id: str) -> Task | None:
+    """Return the task of an environment that has settings of its own, or None."""
+    return TASKS[env_id.rpartition("-")[0]] if is_listed(env_id) else None
 
 
-@cache
-def _look_at(env_id: str) -> Task:
-    """Make an environment to see its sizes and whether its episodes have a time limit."""
-    from pdml.envs.gym import has_time_limit, make_plain  # Gymnasium, only for environments that are not listed
-    from pdml.envs.spaces import examine
-
-    refuse_versions(env_id)
-    env = make_plain(env_id)
-    try:
-        spaces = examine(env.observation_space, env.action_space, env_id)
-        return generic(*spaces.layout, has_time_limit(env))
-    finally:
-        env.close()
+def known_task(env_id: str, sizes: TaskSizes | None) -> Task:
+    """Return the task of an environment from its id or, where it is not listed, from what is recorded of it."""
+    return listed_task(env_id) or generic(*(sizes or TaskSizes(0, 0, True)))
 
 
 def refuse_versions(env_id: str) -> None:
-    """Raise if an id names a benchmark in a version whose observations or dynamics are others."""
+    """Raise if an id names a benchmark in a version with other observations or dynamics."""
     name = env_id.rpartition("-")[0]
     if env_id == "Pusher-v4":
         raise UserError("env = 'Pusher-v4': it needs mujoco < 3, which this package does not use; take Pusher-v5")
@@ -176,7 +167,7 @@ def refuse_versions(env_id: str) -> None:
 
 
 def suggest(env_id: str, registered: list[str]) -> str:
-    """Return what may have been meant by an unknown id."""
+    """Suggest an id in the place of an unknown one."""
     others = [name for name in registered if name.rpartition("-")[0] not in TASKS]  # whose other versions are refused
     near = get_close_matches(env_id, [*env_ids(), *others], n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(env_ids())}"

@@ -1,22 +1,22 @@
-"""The one exception that stands for a mistake of the user."""
+"""The exceptions of the package: mistakes of the user, and what ends a run."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """A mistake the user can mend: one sentence that names what was wrong and what is allowed.
+    """A mistake that the user can fix: one sentence that names what was wrong and what is allowed.
 
     The command line prints the sentence and exits with code 2; nothing has been learned or lost by then.
     """
 
 
 class RunError(Exception):
-    """What ended a run, in one sentence: nothing the user wrote, so it ends in error.txt and with code 1."""
+    """A run failed, for a reason that is no mistake of the user; it is written to error.txt, and the exit code is 1."""
 
 
-class Diverged(RunError):  # noqa: N818 (a run error it is)
-    """A number that learning depends on is not finite any more; the sentence names it."""
+class Diverged(RunError):  # noqa: N818 (it is a RunError)
+    """A number that learning depends on is no longer finite; the sentence names it."""
 
 
 def nearest(name: object, names: Iterable[str]) -> str:

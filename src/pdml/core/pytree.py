@@ -16,7 +16,7 @@ def pytree(cls: type[T]) -> type[T]:
 
 
 def flatten(tree: Any, prefix: str) -> dict[str, np.ndarray]:
-    """Copy every leaf to the host, named by its place in the tree."""
+    """Copy every leaf to the host, named by its path in the tree."""
     found, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {prefix + jax.tree_util.keystr(path): np.array(leaf) for path, leaf in found}
 

@@ -1,4 +1,4 @@
-"""Randomness by address: a draw depends on the seed, its purpose and the step, on nothing that came before.
+"""Addressed randomness: a draw depends on the seed, its purpose and the step, and on nothing that came before.
 
 So the same seed gives the same run whatever is logged, evaluated or resumed.
 """
@@ -11,7 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 
 class Purpose(IntEnum):
-    """What a draw is for. Numbers never change: they are part of what a seed means."""
+    """What a draw is for. The numbers never change: they are part of what a seed means."""
 
     AGENT_INIT = 1
     MODEL_INIT = 2

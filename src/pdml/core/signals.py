@@ -1,14 +1,14 @@
-"""Ctrl-C and SIGTERM: a flag that is read where the state is whole, so that nothing learned is lost.
+"""Ctrl-C and SIGTERM set a flag that is read where the state is consistent, so that nothing learned is lost.
 
-A signal between a dispatch and its assignment would lose donated arrays; so handlers only set the flag. It is read
-after every real step, where the whole state is saved, and inside long work on a block (fits, adaptation, lessons) and
-long evaluations, where that is abandoned and the last checkpoint stands.
+A signal between a dispatch and its assignment would lose donated arrays, so handlers only set the flag. After a real
+step, the flag saves the run and stops it. Inside long work (fits, adaptation, update phases, evaluations) it abandons
+that work, and the last checkpoint remains.
 """
 
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -25,8 +25,8 @@ _asked: list[tuple[int, float]] = []
 
 
 @contextmanager
-def listening() -> Iterator[None]:
-    """Take Ctrl-C and SIGTERM as requests meanwhile; a second one ends the process at once."""
+def listening() -> Generator[None, None, None]:
+    """Treat Ctrl-C and SIGTERM as requests to stop; a second one ends the process at once."""
     _asked.clear()
     if threading.current_thread() is not threading.main_thread():  # only there may handlers be set
         yield
@@ -50,7 +50,7 @@ def asked() -> bool:
     return bool(_asked)
 
 
-def check(patience: float = 0.0) -> None:
-    """Stop if that was asked for, and so many seconds ago."""
+def stop_if_asked(patience: float = 0.0) -> None:
+    """Raise if the run was asked to stop at least so many seconds ago."""
     if _asked and time.monotonic() - _asked[0][1] >= patience:
         raise Stopped(_asked[0][0])

@@ -1,14 +1,14 @@
-"""Wall-clock by phase. Kept apart from everything that must be the same in every run of a seed."""
+"""Wall-clock time per phase. Kept apart from everything that must be the same in every run of a seed."""
 
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 
 def peak_memory_mb() -> float:
-    """Return the most memory this process has held at once."""
+    """Return the peak memory of this process."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / (1e6 if sys.platform == "darwin" else 1e3)
 
@@ -17,16 +17,16 @@ PHASES = ("collect", "weigh", "fit", "imagine", "refine", "improve", "evaluate",
 
 
 class Stopwatch:
-    """Adds up the seconds spent in each phase, on a clock that never jumps."""
+    """Adds up the seconds spent in each phase, on a monotonic clock."""
 
     def __init__(self, total: float = 0.0, seconds: dict[str, float] | None = None) -> None:
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0) | (seconds or {})
         self._start = time.monotonic() - total
         self.entered: Callable[[str], None] = lambda phase: None
-        """Told of every phase that begins."""
+        """Called when a phase begins."""
 
     @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
+    def __call__(self, phase: str) -> Generator[None, None, None]:
         """Count the time spent inside."""
         self.entered(phase)
         start = time.monotonic()

@@ -1,6 +1,6 @@
-"""One step of experience, and its packed form: a row of float32.
+"""A transition, and its packed form: a row of float32.
 
-Real and imagined rows have the same layout, so a minibatch is one gather.
+Real and imagined transitions have the same layout, so a minibatch is one gather.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 
 class Transition(NamedTuple):
-    """Fields of one or many steps; `terminated` is 1 where the environment ended by itself, never at a time limit."""
+    """Fields of one or many transitions; `terminated` is 1 where the environment terminated, never at a time limit."""
 
     obs: Float[Array, "*b obs"]
     action: Float[Array, "*b action"]
@@ -21,22 +21,22 @@ class Transition(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where the fields stand in a row: obs, action, reward, next_obs, terminated."""
+    """The order of the fields in a row: obs, action, reward, next_obs, terminated."""
 
     obs_size: int
     action_size: int
 
     @property
     def width(self) -> int:
-        """Numbers a row."""
+        """Numbers per row."""
         return 2 * self.obs_size + self.action_size + 2
 
     def inputs(self, rows: np.ndarray) -> np.ndarray:
-        """Return [obs, action], what the model sees."""
+        """Return [obs, action], the model's inputs."""
         return rows[:, : self.obs_size + self.action_size]
 
     def targets(self, rows: np.ndarray, direct: bool = False) -> np.ndarray:
-        """Return [reward, next_obs - obs], what the model predicts; or, directly, [reward, next_obs]."""
+        """Return the model's targets: [reward, next_obs - obs] or, if direct, [reward, next_obs]."""
         start = self.obs_size + self.action_size
         if direct:
             return rows[:, start:-1]

@@ -1,4 +1,4 @@
-"""Real experience: fixed-capacity columns on the host, in the order of collection."""
+"""The replay buffer: real transitions on the host, in the order of collection, each with the block it belongs to."""
 
 from typing import NamedTuple
 
@@ -9,18 +9,18 @@ from pdml.core.transition import Layout
 
 
 class RealRows(NamedTuple):
-    """The rows that are still stored, oldest first; weights are made from `block`, so they follow their rows."""
+    """The stored transitions, oldest first. Weights are computed from `block`, so they stay with their rows."""
 
     rows: Float32[np.ndarray, "n width"]
     block: Int32[np.ndarray, " n"]
     number: Int[np.ndarray, " n"]
-    """How many rows had been collected before each of these: its number for good."""
+    """How many transitions were collected before each of these: its permanent number."""
     block_sizes: Int[np.ndarray, " blocks"]
-    """Rows of each block when it was collected, whether or not they are still stored."""
+    """Size of each block when it was collected, whether or not its rows are still stored."""
 
 
 class Replay:
-    """Ring of real rows, each of which knows the block (policy) that collected it."""
+    """A ring of real transitions, each of which knows the block (policy) that collected it."""
 
     def __init__(self, layout: Layout, capacity: int):
         self.layout = layout
@@ -45,7 +45,7 @@ class Replay:
         terminated: bool,
         block: int,
     ) -> None:
-        """Append one step; blocks are numbered from 0 and never go back."""
+        """Append one transition; block numbers start at 0 and never decrease."""
         slot = self.count % self.capacity
         row, start = self._rows[slot], self.layout.obs_size + self.layout.action_size
         row[: self.layout.obs_size] = obs
@@ -60,7 +60,7 @@ class Replay:
         self.count += 1
 
     def extend(self, rows: Float32[np.ndarray, "n width"]) -> None:
-        """Begin with rows that were collected before, as block 0; they must fit."""
+        """Start with transitions that were collected before, as block 0; they must fit."""
         if self.count or len(rows) > self.capacity:
             raise ValueError(f"{len(rows)} rows do not fit before {self.count} of {self.capacity}")
         self._rows[: len(rows)] = rows

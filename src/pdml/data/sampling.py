@@ -1,14 +1,14 @@
-"""The one weighted sampler: draws rows with replacement in proportion to their weights."""
+"""The weighted sampler: draws rows with replacement in proportion to their weights."""
 
 import numpy as np
 from jaxtyping import Float, Float64, Int
 
 
 class Sampler:
-    """Draws from rows ∝ weight, exactly to float64, at the cost of the number of *distinct* neighbours.
+    """Draws rows ∝ weight, exact to float64. The cost depends on the number of runs of equal weights.
 
     Neighbouring rows of equal weight form a run (a block of one policy, or all rows when weights are uniform).
-    A draw picks the run by its total weight and, with what remains of the same number, the row inside it.
+    A draw picks the run by its total weight and, with the remainder of the same number, the row inside it.
 
     Args:
         rows: Row numbers that may be drawn.
@@ -31,7 +31,7 @@ class Sampler:
         return self.rows_at(generator.random(shape))
 
     def rows_at(self, unit: Float64[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
-        """Return the rows whose share of [0, 1) holds the given numbers."""
+        """Return the rows whose share of [0, 1) contains the given numbers."""
         u = unit * self._end[-1]
         run = np.minimum(np.searchsorted(self._end, u, side="right"), len(self._end) - 1)
         begin = self._end[run] - self._weight[run] * self._length[run]
@@ -40,15 +40,15 @@ class Sampler:
 
 
 GROUP = 64
-"""Rows a group of `draw_changing`."""
+"""Rows per group of `draw_changing`."""
 
 
 def draw_changing(
     weights: Float64[np.ndarray, " n"], shape: tuple[int, int], generator: np.random.Generator
 ) -> Int[np.ndarray, "updates b"]:
-    """Draw row numbers ∝ positive weights that are another time others, for which a `Sampler` would be built in vain.
+    """Sample row numbers by positive weights that change on every call.
 
-    First a group of rows by its sum, then a row inside it: nothing but the groups' sums is computed for all rows.
+    First a group of rows by its sum, then a row inside it: only the groups' sums are computed over all rows.
     """
     whole = np.zeros(-(-len(weights) // GROUP) * GROUP)
     whole[: len(weights)] = weights

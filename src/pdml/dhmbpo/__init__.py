@@ -1,1 +1,1 @@
-"""Double-horizon model-based policy optimisation [Kubo et al. 2025]."""
+"""DHMBPO: double-horizon model-based policy optimisation [Kubo et al. 2025]."""

@@ -1,124 +1,142 @@
-r"""Rollouts of double-horizon learning: far ones for their states, near ones for their gradient.
+r"""The rollouts of DHMBPO: long distribution rollouts provide states, short training rollouts provide gradients.
 
-[Kubo et al. 2025]. Both follow the current policy in the model, each row by one network a step.
+[Kubo et al. 2025]. Both follow the current policy in the model. Each row is stepped by one network per step.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pdml.config.schema import Config
 from pdml.core.nets import Mlp, squash
 from pdml.core.pytree import pytree
 from pdml.core.transition import Layout
-from pdml.dhmbpo.model import Draws, SmoothModel, imagined_step
-from pdml.dhmbpo.networks import smooth_mlp
-from pdml.envs.termination_fns import StepFunction
+from pdml.core.types import StepFunction, TerminationProbability
+from pdml.data.model_buffer import ModelBuffer, append, compact
+from pdml.dhmbpo.model import ModelNoise, StandardisedModel, imagined_step
+from pdml.dhmbpo.networks import norm_mlp
 from pdml.models.ensemble import Normaliser, normalise
-from pdml.models.rollouts import Ending, Imagined, append, compact
 
 LEAST_STD = 1e-5
 """Of the policy before the tanh."""
 
 
 @pytree
-class SmoothActor:
-    """A policy of raw observations: its layers, and the normaliser that was current when it learned."""
+class NormalisedActor:
+    """A policy of raw observations: its layers, and the normaliser of its last update phase."""
 
     layers: Mlp
     normaliser: Normaliser
 
 
-def head(actor: SmoothActor, obs: Float[Array, "b obs"]) -> tuple[Float[Array, "b a"], Float[Array, "b a"]]:
+def actor_head(
+    actor: NormalisedActor, obs: Float[Array, "b obs"], /
+) -> tuple[Float[Array, "b a"], Float[Array, "b a"]]:
     """Return mean and log standard deviation of the policy before the tanh."""
-    mean, raw = jnp.split(smooth_mlp(actor.layers, normalise(actor.normaliser, obs)), 2, axis=-1)
-    return mean, jnp.log(jax.nn.softplus(raw) + LEAST_STD)
+    mean, raw_std = jnp.split(norm_mlp(actor.layers, normalise(actor.normaliser, obs)), 2, axis=-1)
+    return mean, jnp.log(jax.nn.softplus(raw_std) + LEAST_STD)
 
 
-class Knowledge(NamedTuple):
-    """What imagined steps take beside the model: how likely they end an episode, and their reward where it is known."""
+class StepRules(NamedTuple):
+    """What imagined steps need besides the model: how likely they terminate, and their reward where it is known."""
 
-    ending: Ending
+    termination: TerminationProbability
     reward: StepFunction | None = None
+    """None: the model predicts the reward."""
 
 
-class StepDraws(NamedTuple):
-    """What is random in each step of a rollout."""
+class RolloutNoise(NamedTuple):
+    """The randomness of a rollout, step by step."""
 
-    model: Draws
+    model: ModelNoise
     action: Float[Array, "steps b a"]
-    end: Float[Array, "steps b"]
+    """Standard normal noise of the policy."""
+    termination: Float[Array, "steps b"]
+    """Uniform in [0, 1): a step terminates where it is below the probability."""
 
 
-def draw(config: Config, layout: Layout, steps: int, key: PRNGKeyArray) -> StepDraws:
-    """Draw for all steps of a rollout at once, which is faster."""
+def sample_noise(config: Config, layout: Layout, steps: int, key: PRNGKeyArray) -> RolloutNoise:
+    """Sample the noise of all steps of a rollout at once, which is faster."""
     rows, members, (normal_key, uniform_key) = config.batch_size, config.dynamics.num_members, jax.random.split(key)
-    noise, action = jnp.split(
+    state, action = jnp.split(
         jax.random.normal(normal_key, (steps, rows, layout.obs_size + layout.action_size)), [layout.obs_size], axis=2
     )
-    end, order = jnp.split(jax.random.uniform(uniform_key, (steps, rows + members)), [rows], axis=1)
-    return StepDraws(Draws(jnp.argsort(order, axis=1), noise), action, end)
+    termination, order = jnp.split(jax.random.uniform(uniform_key, (steps, rows + members)), [rows], axis=1)
+    return RolloutNoise(ModelNoise(jnp.argsort(order, axis=1), state), action, termination)
 
 
-class Stepped(NamedTuple):
+class RolloutStep(NamedTuple):
     """One imagined step."""
 
     action: Float[Array, "b a"]
     log_prob: Float[Array, " b"]
     reward: Float[Array, " b"]
     next_obs: Float[Array, "b obs"]
-    ended: Array
+    terminated: Bool[Array, " b"]
 
 
 def take_step(
-    actor: SmoothActor, model: SmoothModel, known: Knowledge, obs: Float[Array, "b obs"], drawn: StepDraws
-) -> Stepped:
-    """Take one step of the policy in the model; differentiable, but for whether it ends the episode."""
-    action, log_prob = squash(*head(actor, obs), drawn.action)
-    reward, next_obs = imagined_step(model, obs, action, drawn.model)
-    if known.reward is not None:
-        reward = known.reward(obs, action, next_obs)
-    ended = drawn.end < jax.lax.stop_gradient(known.ending(model, obs, action, next_obs))
-    return Stepped(action, log_prob, reward, next_obs, ended)
+    actor: NormalisedActor,
+    model: StandardisedModel,
+    rules: StepRules,
+    obs: Float[Array, "b obs"],
+    noise: RolloutNoise,
+) -> RolloutStep:
+    """Take one step of the policy in the model; differentiable, except for whether it terminates.
+
+    Args:
+        noise: Of this step alone, without the axis of steps.
+    """
+    action, log_prob = squash(*actor_head(actor, obs), noise.action)
+    reward, next_obs = imagined_step(model, obs, action, noise.model)
+    if rules.reward is not None:
+        reward = rules.reward(obs, action, next_obs)
+    terminated = noise.termination < jax.lax.stop_gradient(rules.termination(model, obs, action, next_obs))
+    return RolloutStep(action, log_prob, reward, next_obs, terminated)
 
 
-class Near(NamedTuple):
-    """Near rollouts: H steps, and the state and action after them."""
+class TrainingRollout(NamedTuple):
+    """Training rollouts: H steps, and the state and action after them."""
 
     reward: Float[Array, "H b"]
     log_prob: Float[Array, "H1 b"]
     alive: Float[Array, "H1 b"]
-    """1 until a step ends the episode: its reward counts, nothing after does."""
+    """1 up to and including the step that terminates: its reward counts, nothing after it does."""
     action: Float[Array, "b a"]
     """The first action."""
     last_obs: Float[Array, "b obs"]
     last_action: Float[Array, "b a"]
 
 
-def near_rollout(
-    actor: SmoothActor,
-    model: SmoothModel,
-    known: Knowledge,
+def training_rollout(
+    actor: NormalisedActor,
+    model: StandardisedModel,
+    rules: StepRules,
     obs: Float[Array, "b obs"],
-    drawn: StepDraws,
-) -> Near:
-    """Follow the policy for a few steps, one fewer than were drawn: the last draw is for the action after them."""
+    noise: RolloutNoise,
+) -> TrainingRollout:
+    """Follow the policy for H steps.
 
-    def step(carry: tuple[Array, Array], drawn: StepDraws):
+    Args:
+        noise: Of H + 1 steps; the last is for the action after the rollout.
+    """
+
+    def step(
+        carry: tuple[Array, Array], noise: RolloutNoise
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array, Array, Array]]:
         obs, alive = carry
-        stepped = take_step(actor, model, known, obs, drawn)
-        kept = stepped.reward, stepped.log_prob, alive, stepped.action
-        return (stepped.next_obs, jnp.where(stepped.ended, 0.0, alive)), kept
+        taken = take_step(actor, model, rules, obs, noise)
+        kept = taken.reward, taken.log_prob, alive, taken.action
+        return (taken.next_obs, jnp.where(taken.terminated, 0.0, alive)), kept
 
     start = (obs, jnp.ones(len(obs)))
-    first_draws = jax.tree.map(lambda leaf: leaf[:-1], drawn)
-    (last_obs, last_alive), (reward, log_prob, alive, actions) = jax.lax.scan(step, start, first_draws, unroll=True)
-    last_action, last_log_prob = squash(*head(actor, last_obs), drawn.action[-1])
-    return Near(
+    step_noise = jax.tree.map(lambda leaf: leaf[:-1], noise)
+    (last_obs, last_alive), (reward, log_prob, alive, actions) = jax.lax.scan(step, start, step_noise, unroll=True)
+    last_action, last_log_prob = squash(*actor_head(actor, last_obs), noise.action[-1])
+    return TrainingRollout(
         reward,
         jnp.concatenate([log_prob, last_log_prob[None]]),
         jnp.concatenate([alive, last_alive[None]]),
@@ -129,74 +147,103 @@ def near_rollout(
 
 
 def soft_return(
-    near: Near, last_value: Float[Array, " b"], alpha: Float[Array, ""], gamma: float, first: float
+    rollout: TrainingRollout,
+    last_value: Float[Array, " b"],
+    alpha: Float[Array, ""],
+    gamma: float,
+    first_entropy: float,
 ) -> Float[Array, " b"]:
     r"""$\sum_{t<H} \gamma^t m_t (r_t - \alpha \log\pi_t) + \gamma^H m_H (Q - \alpha \log\pi_H)$.
 
-    Selected with `where`: nothing after the end of an episode counts, be it finite or not; nor does it in the
+    Selected with `where`: nothing after a termination counts, even if it is not finite. Nor does it count in the
     gradient, as long as it is finite.
 
     Args:
-        first: Factor of the first action's entropy: 1 for the actor; 0 for the critics, to whom it is given.
+        last_value: $Q$ of the state and action after the rollout.
+        first_entropy: Factor of the first action's entropy. 1 for the actor; 0 for the critics, which are given the
+            first action.
     """
-    steps = len(near.reward)
-    factor = jnp.asarray(gamma ** np.arange(steps + 1), jnp.float32)[:, None]
-    counted = jnp.ones((steps + 1, 1)).at[0].set(first)
-    gain = jnp.concatenate([near.reward, last_value[None]]) - alpha * counted * near.log_prob
-    return jnp.where(near.alive > 0.5, factor * gain, 0.0).sum(axis=0)
+    steps = len(rollout.reward)
+    discount = jnp.asarray(gamma ** np.arange(steps + 1), jnp.float32)[:, None]
+    counted = jnp.ones((steps + 1, 1)).at[0].set(first_entropy)
+    gain = jnp.concatenate([rollout.reward, last_value[None]]) - alpha * counted * rollout.log_prob
+    return jnp.where(rollout.alive > 0.5, discount * gain, 0.0).sum(axis=0)
 
 
-class FarStats(NamedTuple):
-    """Counts of one far rollout."""
+class DistributionStats(NamedTuple):
+    """Counts of one call of the distribution rollouts."""
 
     rows: Int[Array, ""]
+    """Stored states."""
     terminated: Int[Array, ""]
     batches: Int[Array, ""]
 
 
-def far_rollout(config: Config, layout: Layout, known: Knowledge) -> Callable[..., tuple[Imagined, FarStats]]:
-    """Build the rollout that fills the ring with states of the current policy.
+@runtime_checkable
+class DistributionRollouts(Protocol):
+    """Fills the state buffer with states of the current policy."""
 
-    Returns:
-        A function (actor, model, ring, batches of starts, wanted rows, key) -> (ring, stats) that uses up one batch of
-        starts after the other until the wanted rows are stored.
-    """
-    steps = config.double.far
-
-    def follow(actor: SmoothActor, model: SmoothModel, starts: Float[Array, "b obs"], key: PRNGKeyArray):
-        """Return every state, first and last too, whether it came before the end, and how many episodes ended."""
-
-        def step(carry: tuple[Array, Array], drawn: StepDraws):
-            obs, alive = carry
-            stepped = take_step(actor, model, known, obs, drawn)
-            alive = alive & jnp.isfinite(stepped.next_obs).all(axis=1)
-            ended = alive & stepped.ended
-            return (stepped.next_obs, alive & ~ended), (stepped.next_obs, alive & ~ended, ended.sum(dtype=jnp.int32))
-
-        begun = jnp.ones(len(starts), bool)
-        _, (states, kept, ended) = jax.lax.scan(step, (starts, begun), draw(config, layout, steps, key))
-        return jnp.concatenate([starts[None], states]), jnp.concatenate([begun[None], kept]), ended.sum(dtype=jnp.int32)
-
-    def far(
-        actor: SmoothActor,
-        model: SmoothModel,
-        ring: Imagined,
+    def __call__(
+        self,
+        actor: NormalisedActor,
+        model: StandardisedModel,
+        buffer: ModelBuffer,
         starts: Float[Array, "batches b obs"],
         wanted: Int[Array, ""],
         key: PRNGKeyArray,
-    ) -> tuple[Imagined, FarStats]:
-        def is_short(carry: tuple[Imagined, FarStats]) -> Array:
+        /,
+    ) -> tuple[ModelBuffer, DistributionStats]:
+        """Return the buffer with the new states, and counts.
+
+        Args:
+            starts: Batches of real states, used one after the other until the wanted number of states is stored.
+        """
+        ...
+
+
+def distribution_rollouts(config: Config, layout: Layout, rules: StepRules) -> DistributionRollouts:
+    """Build the rollouts that fill the state buffer; every state before a termination is stored, the start too."""
+    steps = config.double.far
+
+    def follow(
+        actor: NormalisedActor, model: StandardisedModel, starts: Float[Array, "b obs"], key: PRNGKeyArray
+    ) -> tuple[Float[Array, "states b obs"], Bool[Array, "states b"], Int[Array, ""]]:
+        """Return all states, whether each is kept, and how many episodes terminated."""
+
+        def step(
+            carry: tuple[Array, Array], noise: RolloutNoise
+        ) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
+            obs, alive = carry
+            taken = take_step(actor, model, rules, obs, noise)
+            alive = alive & jnp.isfinite(taken.next_obs).all(axis=1)
+            ended = alive & taken.terminated
+            return (taken.next_obs, alive & ~ended), (taken.next_obs, alive & ~ended, ended.sum(dtype=jnp.int32))
+
+        alive, noise = jnp.ones(len(starts), bool), sample_noise(config, layout, steps, key)
+        _, (states, kept, ended) = jax.lax.scan(step, (starts, alive), noise)
+        return jnp.concatenate([starts[None], states]), jnp.concatenate([alive[None], kept]), ended.sum(dtype=jnp.int32)
+
+    def rollouts(
+        actor: NormalisedActor,
+        model: StandardisedModel,
+        buffer: ModelBuffer,
+        starts: Float[Array, "batches b obs"],
+        wanted: Int[Array, ""],
+        key: PRNGKeyArray,
+        /,
+    ) -> tuple[ModelBuffer, DistributionStats]:
+        def unfinished(carry: tuple[ModelBuffer, DistributionStats]) -> Array:
             return (carry[1].batches < len(starts)) & (carry[1].rows < wanted)
 
-        def go_on(carry: tuple[Imagined, FarStats]) -> tuple[Imagined, FarStats]:
-            ring, stats = carry
+        def add_batch(carry: tuple[ModelBuffer, DistributionStats]) -> tuple[ModelBuffer, DistributionStats]:
+            buffer, stats = carry
             i = stats.batches
             states, kept, ended = follow(actor, model, starts[i], jax.random.fold_in(key, i))
             count = kept.sum(dtype=jnp.int32)
-            ring = append(ring, compact(states.reshape(-1, layout.obs_size), kept.reshape(-1)), count)
-            return ring, FarStats(stats.rows + count, stats.terminated + ended, i + 1)
+            buffer = append(buffer, compact(states.reshape(-1, layout.obs_size), kept.reshape(-1)), count)
+            return buffer, DistributionStats(stats.rows + count, stats.terminated + ended, i + 1)
 
         zero = jnp.zeros((), jnp.int32)
-        return jax.lax.while_loop(is_short, go_on, (ring, FarStats(zero, zero, zero)))
+        return jax.lax.while_loop(unfinished, add_batch, (buffer, DistributionStats(zero, zero, zero)))
 
-    return far
+    return rollouts

@@ -7,10 +7,11 @@ import gymnasium
 import numpy as np
 
 from pdml.core import signals
+from pdml.core.batching import padded
 from pdml.core.rng import Purpose, env_seed
 
 BatchPolicy = Callable[[np.ndarray, int], np.ndarray]
-"""(observations of all environments, time in the episode) -> actions in [-1, 1]."""
+"""(observations of all environments, time step in the episode) -> actions in [-1, 1]."""
 
 
 class EpisodeResult(NamedTuple):
@@ -20,24 +21,42 @@ class EpisodeResult(NamedTuple):
     length: int
 
 
+class Evaluator:
+    """Evaluates policies in environments that it makes once and keeps until it is closed.
+
+    Args:
+        make_env: Makes one environment.
+        num_envs: Environments to step together; as many as there are episodes is fastest.
+        borrowed: The environment belongs to the caller: there is only one, and `close` leaves it open.
+    """
+
+    def __init__(self, make_env: Callable[[], gymnasium.Env], num_envs: int, borrowed: bool = False):
+        self._borrowed = borrowed
+        self._envs = [make_env() for _ in range(min(num_envs, 1) if borrowed else num_envs)]
+
+    def __call__(self, policy: BatchPolicy, seed: int, step: int, episodes: int) -> list[EpisodeResult]:
+        """Run some episodes of a policy; see `evaluate`."""
+        return evaluate(self._envs, policy, seed, step, episodes)
+
+    def close(self) -> None:
+        """Close the environments, unless they are borrowed."""
+        for env in [] if self._borrowed else self._envs:
+            env.close()
+
+
 def evaluate(
     envs: list[gymnasium.Env], policy: BatchPolicy, seed: int, step: int, episodes: int
 ) -> list[EpisodeResult]:
     """Run some episodes, as many at once as there are environments.
 
-    Starting states are drawn anew for each evaluation, from seeds that depend on the run's seed, the step and the
-    episode only. The batch keeps its size when episodes end, so the policy is compiled once.
+    Each evaluation has its own initial states: their seeds depend on the run's seed, the step and the episode only. The
+    batch keeps its size when episodes end, so the policy is compiled once.
     """
     results: list[EpisodeResult] = []
     for first in range(0, episodes, len(envs)):
         wave = envs[: episodes - first]
-        results += _wave(wave, lambda obs, time: policy(_padded(obs, len(envs)), time), seed, step, first)
+        results += _wave(wave, lambda obs, time: policy(padded(obs, len(envs)), time), seed, step, first)
     return results
-
-
-def _padded(obs: np.ndarray, length: int) -> np.ndarray:
-    """Return observations filled up with zeros, so that the batch has one shape."""
-    return obs if len(obs) == length else np.concatenate([obs, np.zeros((length - len(obs), obs.shape[1]), np.float32)])
 
 
 def _wave(envs: list[gymnasium.Env], policy: BatchPolicy, seed: int, step: int, first: int) -> list[EpisodeResult]:
@@ -49,7 +68,7 @@ def _wave(envs: list[gymnasium.Env], policy: BatchPolicy, seed: int, step: int, 
     running = np.ones(len(envs), bool)
     time = 0
     while running.any():
-        actions = policy(obs.copy(), time)
+        actions = policy(obs, time)
         for i in np.flatnonzero(running):
             next_obs, reward, terminated, truncated, _ = envs[i].step(actions[i])
             obs[i] = next_obs
@@ -57,5 +76,5 @@ def _wave(envs: list[gymnasium.Env], policy: BatchPolicy, seed: int, step: int, 
             length[i] += 1
             running[i] = not (terminated or truncated)
         time += 1
-        signals.check(patience=5.0)
+        signals.stop_if_asked(patience=5.0)
     return [EpisodeResult(float(r), int(n)) for r, n in zip(total, length, strict=True)]

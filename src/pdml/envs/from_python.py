@@ -1,45 +1,45 @@
-"""What a person hands over as Python objects, environments and transitions, made into what a run needs."""
+"""Environments and prior transitions that are passed as Python objects, in the form that a run needs."""
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from pdml.config.schema import Config
-from pdml.config.tasks import PYTHON, Task, generic
+from pdml.config.schema import Config, Settings
+from pdml.config.tasks import PYTHON, Task, TaskSizes, generic
+from pdml.core.batching import as_batch
 from pdml.core.errors import UserError, nearest
-from pdml.envs.env_spec import Problem, problem_of
-from pdml.envs.gym import adapt, has_time_limit
+from pdml.envs.env_spec import EnvSpec, spec_of, task_for
+from pdml.envs.gym import adapt, sizes_of
 from pdml.envs.spaces import Spaces, examine
-from pdml.envs.termination_fns import known
-from pdml.runs import directory
-from pdml.runs.policy import as_batch
+from pdml.envs.user_fns import known_parts
 
-Env = str | gymnasium.Env | Callable[[], gymnasium.Env] | tuple[gymnasium.Space, gymnasium.Space]
-"""An id (`module:Id` too), an environment, a function that makes one, or, for `act` and `observe`, a pair of spaces."""
+Env = str | gymnasium.Env | Callable[[], gymnasium.Env] | tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
+"""An id (or `module:Id`), an environment, a function that makes one, or, for `act` and `observe`, a pair of spaces."""
 
 PRIOR_FIELDS = ("obs", "action", "reward", "next_obs", "terminated")
 
 
-def describe(env: Env) -> tuple[str, Task | None]:
-    """Return the name of an environment and, where its id does not tell, the settings that go with it."""
+def name_and_task(env: Env) -> tuple[str, Task]:
+    """Return the name of an environment in the settings, and the task that its defaults come from."""
     if isinstance(env, str):
-        return env, None
+        return env, task_for(env)
     if isinstance(env, tuple):
-        return f"{PYTHON}spaces", generic(*_pair(env).layout, time_limited=True)
-    made = env if isinstance(env, gymnasium.Env) else _made_anew(env)
+        return f"{PYTHON}spaces", generic(*_sizes_of_pair(_pair(env)))
+    made = env if isinstance(env, gymnasium.Env) else _first_of(env)
     name = type(made.unwrapped).__name__
-    spaces, limited = examine(made.observation_space, made.action_space, name), has_time_limit(made)
+    sizes = sizes_of(examine(made.observation_space, made.action_space, name), made)
     if made is not env:
         made.close()
-    return f"{PYTHON}{name}", generic(*spaces.layout, limited)
+    return f"{PYTHON}{name}", generic(*sizes)
 
 
-def _made_anew(env: Any) -> gymnasium.Env:
-    """Call a factory, and see that it makes another one each time."""
+def _first_of(env: Any) -> gymnasium.Env:
+    """Call a factory, and check that a second call makes another environment."""
     made, other = _made(env), _made(env)
     if made.unwrapped is other.unwrapped:
         raise UserError("env: the function returns the same environment each time; it must make a new one")
@@ -47,10 +47,15 @@ def _made_anew(env: Any) -> gymnasium.Env:
     return made
 
 
-def _pair(env: tuple) -> Spaces:
+def _pair(env: tuple[Any, ...]) -> Spaces:
     if len(env) != 2 or not all(isinstance(space, gymnasium.Space) for space in env):
         raise UserError("env: a pair must be (observation space, action space)")
     return examine(env[0], env[1], "spaces")
+
+
+def _sizes_of_pair(spaces: Spaces) -> TaskSizes:
+    """Return the sizes of an environment that the caller steps: its episodes end where the caller ends them."""
+    return TaskSizes(*spaces.layout, time_limited=True)
 
 
 def _made(env: Any) -> gymnasium.Env:
@@ -69,56 +74,71 @@ def _made(env: Any) -> gymnasium.Env:
     return made
 
 
-def problem_for(env: Env, eval_env: gymnasium.Env | None, config: Config, functions: dict[str, Any]) -> Problem:
-    """Return an environment that was handed over, in whatever form, as a run needs it."""
-    if eval_env is not None and not isinstance(env, gymnasium.Env):
-        raise UserError("eval_env: goes with an environment as env only; of an id or a function others are made")
-    if eval_env is not None and not isinstance(eval_env, gymnasium.Env):
-        raise UserError("eval_env: must be an environment, as env is")
+def spec_for(env: Env, eval_env: gymnasium.Env | None, settings: Settings, functions: dict[str, Any]) -> EnvSpec:
+    """Return an environment, in whatever form it was passed, as a run needs it."""
+    _check_eval_env(env, eval_env)
     if isinstance(env, str):
-        return problem_of(config, functions)
+        return spec_of(settings, functions)
+    config = settings.learning
     if isinstance(env, tuple):
         spaces = _pair(env)
-        return Problem(spaces, known(config, spaces, functions), None, None)
+        return EnvSpec(spaces, known_parts(config, spaces, functions), _sizes_of_pair(spaces), None, None)
     name = config.env.removeprefix(PYTHON)
 
     def adapted(made: gymnasium.Env) -> gymnasium.Env:
-        return adapt(made, name, config.max_episode_steps, config.env_timeout)
+        return adapt(made, name, config.max_episode_steps, settings.run.env_timeout)
 
     if not isinstance(env, gymnasium.Env):
-        first = _made(env)
-        spaces = examine(first.observation_space, first.action_space, name)
-        first.close()
-        return Problem(
-            spaces, known(config, spaces, functions), lambda: adapted(_made(env)), lambda: adapted(_made(env))
-        )
+        with closing(_made(env)) as first:
+            spaces = examine(first.observation_space, first.action_space, name)
+            sizes = sizes_of(spaces, first)
+
+        def make() -> gymnasium.Env:
+            return adapted(_made(env))
+
+        return EnvSpec(spaces, known_parts(config, spaces, functions), sizes, make, make)
     spaces = examine(env.observation_space, env.action_space, name)
-    facts = known(config, spaces, functions)
+    known, sizes = known_parts(config, spaces, functions), sizes_of(spaces, env)
     if eval_env is None:
         warn("env is an environment without eval_env=: training episodes are reported in the place of evaluations")
-        return Problem(spaces, facts, lambda: adapted(env), None, lent=True)
-    if eval_env is env:
-        raise UserError("eval_env: must be another environment than env, or evaluation would disturb learning")
+        return EnvSpec(spaces, known, sizes, lambda: adapted(env), None, borrowed=True)
     if examine(eval_env.observation_space, eval_env.action_space, "eval_env").layout != spaces.layout:
         raise UserError("eval_env: its spaces are not those of env")
-    return Problem(spaces, facts, lambda: adapted(env), lambda: adapted(eval_env), lent=True)
+    return EnvSpec(spaces, known, sizes, lambda: adapted(env), lambda: adapted(eval_env), borrowed=True)
 
 
-def absent(path: Path, config: Config, functions: dict[str, Any]) -> Problem:
-    """Return the environment of a run whose environment was a Python object that is not at hand."""
-    kept = directory.spaces_of(path)
-    spaces = Spaces(kept["obs_size"], np.array(kept["low"]), np.array(kept["high"]))
-    return Problem(spaces, known(config, spaces, functions), None, None)
+def _check_eval_env(env: Env, eval_env: Any) -> None:
+    """Raise unless an environment for evaluation, if there is one, goes with that for training."""
+    if eval_env is None:
+        return
+    if not isinstance(env, gymnasium.Env):
+        raise UserError("eval_env: goes with an environment as env only; from an id or a function, more are made")
+    if not isinstance(eval_env, gymnasium.Env):
+        raise UserError("eval_env: must be an environment, as env is")
+    if eval_env is env:
+        raise UserError("eval_env: must be another environment than env, or evaluation would disturb learning")
 
 
-def require_sizes(spaces: Spaces, path: Path) -> None:
-    """Raise unless an environment has as many observations and actions as that of a run."""
-    kept = directory.spaces_of(path)
-    run, now = (kept["obs_size"], len(kept["low"])), (spaces.obs_size, len(spaces.low))
-    if run != now:
+def absent_spec(spaces: Spaces, settings: Settings, functions: dict[str, Any], task: Task | None = None) -> EnvSpec:
+    """Return the environment of a run that had a Python object as environment, where it was not passed again.
+
+    Args:
+        spaces: As the run recorded them.
+        task: As the run recorded it; by default the settings tell whether there is a time limit.
+    """
+    config = settings.learning
+    limit = config.max_episode_steps if task is None else task.max_episode_steps
+    sizes = TaskSizes(*spaces.layout, time_limited=limit == 0)
+    return EnvSpec(spaces, known_parts(config, spaces, functions), sizes, None, None)
+
+
+def require_sizes(spaces: Spaces, recorded: Spaces, path: Path) -> None:
+    """Raise unless observations and actions of an environment are as long as those that a run recorded."""
+    now, run = spaces.layout, recorded.layout
+    if now != run:
         raise UserError(
-            f"env: {now[0]} observed numbers and {now[1]} in an action do not fit the run '{path}', which has {run[0]} "
-            f"and {run[1]}"
+            f"env: observations of size {now.obs_size} and actions of size {now.action_size} do not fit the run "
+            f"'{path}', which has {run.obs_size} and {run.action_size}"
         )
 
 
@@ -136,7 +156,7 @@ def packed(prior: Mapping[str, Any], spaces: Spaces, config: Config) -> np.ndarr
             raise UserError(f"prior.{name}: has numbers that are not finite")
         if name == "terminated" and not np.isin(part, (0.0, 1.0)).all():
             raise UserError("prior.terminated: must be true or false, 1 or 0")
-        parts.append(spaces.inward(part) if name == "action" else part)
+        parts.append(spaces.from_env(part) if name == "action" else part)
     if len(parts[0]) == 0:
         raise UserError("prior: has no rows")
     if len(parts[0]) > config.replay_capacity - 2 * config.model_every:
@@ -145,7 +165,7 @@ def packed(prior: Mapping[str, Any], spaces: Spaces, config: Config) -> np.ndarr
 
 
 def _require_fields(prior: Any) -> None:
-    """Raise unless prior transitions have all fields, and no other."""
+    """Raise unless prior transitions have all fields and no others."""
     if not isinstance(prior, Mapping):
         raise UserError(f"prior: must be a dict of arrays by the names {', '.join(PRIOR_FIELDS)}")
     for name in prior:
@@ -159,7 +179,7 @@ def _require_fields(prior: Any) -> None:
 
 
 def _column(values: Any) -> Any:
-    """Return numbers as a column; what is none is left as it is, to be named."""
+    """Return numbers as a column; ragged lists stay as they are, for `as_batch` to refuse."""
     try:
         return np.asarray(values).reshape(-1, 1)
     except ValueError:
@@ -167,5 +187,5 @@ def _column(values: Any) -> Any:
 
 
 def warn(line: str) -> None:
-    """Say something once that a person should know and that is no error."""
+    """Warn the caller of `pdml.Agent`; to be called from a function that the agent's method calls directly."""
     warnings.warn(line, stacklevel=4)

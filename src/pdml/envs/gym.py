@@ -1,41 +1,38 @@
-"""The border to Gymnasium: environments with actions in [-1, 1], observations in float32, and the running episode."""
+"""Gymnasium environments in the form that learning needs: flat float32 observations, actions in [-1, 1], checked."""
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.wrappers import FlattenObservation, RescaleAction, TimeLimit, TransformObservation
-from jaxtyping import Float32
 
-from pdml.config.tasks import PYTHON, find_task, is_listed, suggest
+from pdml.config.tasks import PYTHON, TaskSizes, listed_task, suggest
 from pdml.core.errors import RunError, UserError
-from pdml.core.rng import Purpose, env_seed
 from pdml.envs import watchdog
-from pdml.envs.spaces import examine
+from pdml.envs.spaces import Spaces, examine
 
 
 def make_env(env_id: str, max_episode_steps: int = 0, timeout: float = 0.0, **kwargs: Any) -> gymnasium.Env:
-    """Make an environment with flat observations, those of the paper for its tasks, and actions in [-1, 1].
+    """Make an environment with actions in [-1, 1] and flat observations; the paper's tasks have the paper's.
 
     Args:
-        max_episode_steps: See `adapt`, as `timeout`.
-        kwargs: Passed on to the constructor, for example `render_mode`.
+        max_episode_steps: See `adapt`, as for `timeout`.
+        kwargs: Passed to the constructor, for example `render_mode`.
     """
-    if not is_listed(env_id):
+    task = listed_task(env_id)
+    if task is None:
         return adapt(make_plain(env_id, **kwargs), env_id, max_episode_steps, timeout)
-    task = find_task(env_id)
     version = env_id.rpartition("-")[2]
     env = make_plain(env_id, **task.kwargs.get(version, {}), **kwargs)
     keep = task.keep.get(version)
     if keep is not None:
         space = env.observation_space
         assert isinstance(space, gymnasium.spaces.Box)
-        cut = gymnasium.spaces.Box(space.low[:keep], space.high[:keep], (keep,), np.float64)
-        env = TransformObservation(env, lambda obs: obs[:keep], cut)
+        kept = gymnasium.spaces.Box(space.low[:keep], space.high[:keep], (keep,), np.float64)
+        env = TransformObservation(env, lambda obs: obs[:keep], kept)
     env = adapt(env, env_id, max_episode_steps, timeout)
     if env.observation_space.shape != (task.obs_size,) or env.action_space.shape != (task.action_size,):
         raise UserError(
@@ -46,7 +43,7 @@ def make_env(env_id: str, max_episode_steps: int = 0, timeout: float = 0.0, **kw
 
 
 def make_plain(env_id: str, **kwargs: Any) -> gymnasium.Env:
-    """Make an environment as Gymnasium does, or say in one line why it cannot."""
+    """Make an environment as Gymnasium does, or say in one line why it cannot be made."""
     if env_id.startswith(PYTHON):
         raise UserError(f"env = '{env_id}': was a Python object; only pdml.Agent.load(path, env=...) takes one")
     if env_id.startswith("dm_control/"):
@@ -72,9 +69,9 @@ def make_plain(env_id: str, **kwargs: Any) -> gymnasium.Env:
 
 
 def _register_dm_control(env_id: str) -> None:
-    """Let Gymnasium know the tasks of DeepMind Control."""
+    """Register the tasks of DeepMind Control with Gymnasium."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a display that is missing
+        warnings.simplefilter("ignore")  # about a missing display
         try:
             gymnasium.register_envs(import_module("shimmy"))
         except ImportError:
@@ -84,15 +81,23 @@ def _register_dm_control(env_id: str) -> None:
 
 
 def has_time_limit(env: gymnasium.Env) -> bool:
-    """Say whether a wrapper or the registration cuts the episodes of an environment."""
-    if env.spec is not None and env.spec.max_episode_steps is not None:
-        return True
+    """Say whether a wrapper or the registration truncates the episodes of an environment."""
+    return own_time_limit(env) is not None
+
+
+def own_time_limit(env: gymnasium.Env) -> int | None:
+    """Return the time limit of an environment, in steps, as a wrapper or the registration declares it."""
     layer = env
     while isinstance(layer, gymnasium.Wrapper):
         if isinstance(layer, TimeLimit):
-            return True
+            return layer._max_episode_steps  # pyright: ignore[reportPrivateUsage] (it has no public name)
         layer = layer.env
-    return False
+    return env.spec.max_episode_steps if env.spec is not None else None
+
+
+def sizes_of(spaces: Spaces, env: gymnasium.Env) -> TaskSizes:
+    """Return what the defaults of an environment depend on."""
+    return TaskSizes(*spaces.layout, time_limited=has_time_limit(env))
 
 
 def adapt(env: gymnasium.Env, name: str, max_episode_steps: int = 0, timeout: float = 0.0) -> gymnasium.Env:
@@ -100,12 +105,12 @@ def adapt(env: gymnasium.Env, name: str, max_episode_steps: int = 0, timeout: fl
 
     Args:
         name: For messages.
-        max_episode_steps: Cut episodes here, beside what the environment does itself; 0: do not.
-        timeout: Seconds that a step or a reset may take before the process is ended; 0: any time.
+        max_episode_steps: Truncate episodes here, in addition to the environment's own ends; 0: do not.
+        timeout: Seconds that a step or a reset may take before the process is ended; 0: no limit.
     """
     examine(env.observation_space, env.action_space, name)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="overflow encountered in cast")  # of bounds that are infinite
+        warnings.filterwarnings("ignore", message="overflow encountered in cast")  # of infinite bounds
         if not isinstance(env.observation_space, gymnasium.spaces.Box) or len(env.observation_space.shape) != 1:
             env = FlattenObservation(env)
         env = RescaleAction(env, np.float32(-1.0), np.float32(1.0))
@@ -113,24 +118,26 @@ def adapt(env: gymnasium.Env, name: str, max_episode_steps: int = 0, timeout: fl
 
 
 class EnvironmentFault(RunError):  # noqa: N818
-    """The environment raised, or gave something that cannot be learned from."""
+    """The environment raised an error, or returned something that cannot be learned from."""
 
 
 class Guarded(gymnasium.Wrapper):
-    """Names what an environment does wrong, at the step where it does it; lets it neither hang nor go on for ever."""
+    """Checks every reset and step: names a fault with its step, ends the process at a hang, truncates long episodes."""
 
     def __init__(self, env: gymnasium.Env, max_episode_steps: int, timeout: float):
         super().__init__(env)
         self._shape, self._timeout, self._limit = env.observation_space.shape, timeout, max_episode_steps
         self._steps = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         """Begin an episode."""
         self._steps = 0
         obs, info = self._call(lambda: self.env.reset(seed=seed, options=options), "obs, info")
         return self._checked(obs), info
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Take a step."""
         self._steps += 1
         parts = "obs, reward, terminated, truncated, info"
@@ -143,7 +150,7 @@ class Guarded(gymnasium.Wrapper):
             raise EnvironmentFault(f"{self._where()} returned a reward that is not finite ({value})")
         if self._steps == self._limit and not (terminated or truncated):
             truncated = True
-            warnings.warn(f"an episode was cut by max_episode_steps = {self._limit}", stacklevel=2)
+            warnings.warn(f"an episode was truncated by max_episode_steps = {self._limit}", stacklevel=2)
         return self._checked(obs), value, bool(terminated), bool(truncated), info
 
     def _call(self, call: Callable[[], Any], parts: str) -> Any:
@@ -153,7 +160,7 @@ class Guarded(gymnasium.Wrapper):
         except Exception as error:
             raise EnvironmentFault(f"{self._where()} raised {type(error).__name__}: {error}") from error
         if not isinstance(result, tuple) or len(result) != len(parts.split(", ")):
-            found = f"{len(result)} things" if isinstance(result, tuple) else type(result).__name__
+            found = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
             raise EnvironmentFault(f"{self._where()} returned {found}, not ({parts})")
         return result
 
@@ -161,7 +168,7 @@ class Guarded(gymnasium.Wrapper):
         try:
             array = np.array(obs, np.float32)
         except (TypeError, ValueError):
-            raise EnvironmentFault(f"{self._where()} returned an observation that is not made of numbers") from None
+            raise EnvironmentFault(f"{self._where()} returned an observation that is not numeric") from None
         if array.shape != self._shape:
             raise EnvironmentFault(f"{self._where()} returned an observation of shape {array.shape}, not {self._shape}")
         if not np.isfinite(array).all():
@@ -171,81 +178,3 @@ class Guarded(gymnasium.Wrapper):
 
     def _where(self) -> str:
         return f"the environment, at step {self._steps} of an episode," if self._steps else "the environment, at reset,"
-
-
-@dataclass
-class Episode:
-    """The running training episode: enough to begin it again and come to the same state."""
-
-    number: int = -1
-    obs: Float32[np.ndarray, " obs"] = field(default_factory=lambda: np.zeros(0, np.float32))
-    actions: list[np.ndarray] = field(default_factory=list)
-    total: float = 0.0
-    foreign: bool = False
-    """Somebody else steps its environment, so nobody here can bring it back."""
-
-
-class Step(NamedTuple):
-    """What one real step gave."""
-
-    obs: Float32[np.ndarray, " obs"]
-    action: Float32[np.ndarray, " action"]
-    reward: float
-    next_obs: Float32[np.ndarray, " obs"]
-    terminated: bool
-    finished: tuple[float, int] | None
-    """Return and length, if the episode ended with this step (by itself or by its time limit)."""
-
-
-def begin(env: gymnasium.Env, seed: int, number: int) -> Episode:
-    """Reset the environment for an episode, with a seed of its own."""
-    obs, _ = env.reset(seed=env_seed(seed, Purpose.EPISODE, number))
-    return Episode(number, np.asarray(obs, np.float32))
-
-
-def advance(
-    env: gymnasium.Env, seed: int, episode: Episode, action: Float32[np.ndarray, " action"]
-) -> tuple[Episode, Step]:
-    """Take one step and begin the next episode where this one ends."""
-    next_obs, reward, terminated, truncated, _ = env.step(action)
-    episode, step = follow(episode, action, np.asarray(next_obs, np.float32), float(reward), terminated, truncated)
-    return (episode if step.finished is None else begin(env, seed, episode.number)), step
-
-
-def follow(
-    episode: Episode,
-    action: Float32[np.ndarray, " action"],
-    next_obs: Float32[np.ndarray, " obs"],
-    reward: float,
-    terminated: bool,
-    truncated: bool,
-) -> tuple[Episode, Step]:
-    """Return the episode after a step, the next one (not yet begun) where it ended, and the step."""
-    actions, total = episode.actions, episode.total + reward
-    actions.append(action)
-    ended = terminated or truncated
-    step = Step(episode.obs, action, reward, next_obs, bool(terminated), (total, len(actions)) if ended else None)
-    if ended:
-        return Episode(episode.number + 1, foreign=episode.foreign), step
-    return Episode(episode.number, next_obs, actions, total, episode.foreign), step
-
-
-def reproduce(
-    env: gymnasium.Env, seed: int, episode: Episode, seen: Float32[np.ndarray, "n obs"]
-) -> tuple[Episode, bool]:
-    """Bring a fresh environment to the state of a saved episode by its seed and its actions.
-
-    Args:
-        seen: The observations before the last n actions.
-
-    Returns:
-        The episode and true; or, at the first observation that is not as it was, a new episode and false.
-    """
-    expected = [None] * (len(episode.actions) - len(seen)) + [*seen, episode.obs]
-    again = begin(env, seed, episode.number)
-    for obs, action in zip(expected, [*episode.actions, None], strict=True):
-        if obs is not None and not np.array_equal(again.obs, obs):
-            return begin(env, seed, episode.number + 1), False
-        if action is not None:
-            again.obs = np.asarray(env.step(action)[0], np.float32)
-    return episode, True

@@ -1,5 +1,6 @@
-"""Which environments can be learned: vectors of numbers, bounded actions; the rest is refused here."""
+"""The spaces of an environment: observations as flat vectors, bounded continuous actions; others are refused here."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -11,7 +12,7 @@ from pdml.core.transition import Layout
 
 
 class Spaces(NamedTuple):
-    """How long an observation is once it is flat, and between which bounds each action lies."""
+    """The size of a flat observation, and the bounds of each action."""
 
     obs_size: int
     low: np.ndarray
@@ -19,28 +20,33 @@ class Spaces(NamedTuple):
 
     @property
     def layout(self) -> Layout:
-        """Where the fields of a step stand in a row."""
+        """Where the fields of a transition are in a row."""
         return Layout(self.obs_size, len(self.low))
 
-    def outward(self, action: Any) -> Any:
-        """Bring actions from [-1, 1] to the environment's own range; works on arrays of numpy and of JAX."""
+    def to_env(self, action: Any) -> Any:
+        """Scale actions from [-1, 1] to the environment's own range; works on arrays of numpy and of JAX."""
         low, high = self.low.astype(np.float32), self.high.astype(np.float32)
         scaled = low.reshape(1, -1) + (action + np.float32(1.0)) * ((high - low) / np.float32(2.0)).reshape(1, -1)
-        return scaled.clip(low.reshape(1, -1), high.reshape(1, -1))  # rounding may go beyond
+        return scaled.clip(low.reshape(1, -1), high.reshape(1, -1))  # rounding may exceed the bounds
 
-    def inward(self, action: np.ndarray) -> np.ndarray:
-        """Bring actions from the environment's own range to [-1, 1]."""
+    def from_env(self, action: np.ndarray) -> np.ndarray:
+        """Scale actions from the environment's own range to [-1, 1]."""
         middle, half = (self.high + self.low) / 2.0, (self.high - self.low) / 2.0
         return np.clip((action - middle) / half, -1.0, 1.0).astype(np.float32)
 
 
-def examine(observation: gymnasium.Space, action: gymnasium.Space, name: str) -> Spaces:
-    """Return what the spaces amount to, or say in one line why they cannot be learned."""
+def spaces_from(recorded: Mapping[str, Any]) -> Spaces:
+    """Return the spaces that a run recorded in its metadata, under obs_size, low and high."""
+    return Spaces(recorded["obs_size"], np.array(recorded["low"]), np.array(recorded["high"]))
+
+
+def examine(observation: gymnasium.Space[Any], action: gymnasium.Space[Any], name: str) -> Spaces:
+    """Return the spaces of an environment, or say in one line why they are not supported."""
     _require_vector(observation, f"env = '{name}'")
     if not isinstance(action, Box) or len(action.shape) != 1:
         raise UserError(
-            f"env = '{name}': its action space is {describe(action)}; continuous actions are needed, a Box of one "
-            "dimension"
+            f"env = '{name}': its action space is {describe_space(action)}; continuous actions are needed, a Box of "
+            "one dimension"
         )
     if not np.issubdtype(action.dtype, np.floating):
         raise UserError(f"env = '{name}': its actions are of type {action.dtype}; floating point numbers are needed")
@@ -55,13 +61,13 @@ def examine(observation: gymnasium.Space, action: gymnasium.Space, name: str) ->
     return Spaces(gymnasium.spaces.flatdim(observation), low, high)
 
 
-def describe(space: gymnasium.Space) -> str:
-    """Name a space in a word, with its shape where it has one."""
+def describe_space(space: gymnasium.Space[Any]) -> str:
+    """Return the type of a space, with its shape where it has one."""
     return f"{type(space).__name__}{space.shape or ''}"
 
 
-def _require_vector(space: gymnasium.Space, what: str) -> None:
-    """Raise unless an observation is made of numbers, and not of pixels."""
+def _require_vector(space: gymnasium.Space[Any], what: str) -> None:
+    """Raise unless an observation consists of numbers that are not pixels."""
     if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, gymnasium.spaces.Dict) else enumerate(space.spaces)
         for name, part in parts:
@@ -69,8 +75,8 @@ def _require_vector(space: gymnasium.Space, what: str) -> None:
         return
     if not isinstance(space, Box):
         raise UserError(
-            f"{what}: its observation space is {describe(space)}; vectors of numbers are needed, a Box or a Dict of "
-            "Boxes"
+            f"{what}: its observation space is {describe_space(space)}; vectors of numbers are needed, a Box or a Dict "
+            "of Boxes"
         )
     if space.dtype == np.uint8 and len(space.shape) >= 2:
         raise UserError(

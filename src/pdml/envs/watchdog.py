@@ -1,28 +1,28 @@
-"""A thread that ends the process when an environment hangs: nothing else can, since the call never comes back."""
+"""A thread that ends the process when an environment hangs: nothing else can, since the call never returns."""
 
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 _deadlines: dict[int, tuple[float, str]] = {}
-"""By thread: when it must have come back, and what to say otherwise."""
+"""By thread: when its call must have returned, and the message if it has not."""
 _error_file: Path | None = None
 _thread: threading.Thread | None = None
 
 
 def watch(error_file: Path | None) -> None:
-    """Say where the reason is to be written, from now on."""
+    """Set the file that the reason is written to; None: no file."""
     global _error_file
     _error_file = error_file
 
 
 @contextmanager
-def limit(seconds: float, message: str) -> Iterator[None]:
-    """End the process with a message if what is inside takes longer; 0: any time."""
+def limit(seconds: float, message: str) -> Generator[None, None, None]:
+    """End the process with a message if the body takes longer; 0: no limit."""
     if seconds <= 0:
         yield
         return
@@ -50,7 +50,7 @@ def _wait() -> None:
 
 
 def _end(message: str) -> None:
-    """Write why, and end: the last checkpoint stands."""
+    """Write the reason and end the process; the run can be resumed from its last checkpoint."""
     try:
         if _error_file is not None:
             _error_file.write_text(message + "\n")

@@ -1,7 +1,7 @@
 """The dynamics model: an ensemble of probabilistic networks that predict [reward, change of state].
 
-[Chua et al. 2018; Janner et al. 2019]. Members are separate trees and every product is written out once a member:
-XLA's batched product is slower on a CPU. `apply_members` is the one place that knows. `pdml.models.fit` fits it.
+[Chua et al. 2018; Janner et al. 2019]. Networks are separate trees, and every matrix product is written out once per
+network: XLA's batched product is slower on a CPU. Only `apply_members` knows. `pdml.models.fit` trains the ensemble.
 """
 
 from dataclasses import field
@@ -18,7 +18,7 @@ from pdml.core.pytree import pytree
 
 @pytree
 class Bounds:
-    """Trainable soft bounds of the log-variance, shared by the members."""
+    """Trainable soft bounds of the log-variance, shared by all networks."""
 
     upper: Float[Array, " outputs"]
     lower: Float[Array, " outputs"]
@@ -34,7 +34,7 @@ class Network:
 
 @pytree
 class Normaliser:
-    """Mean and scale of the inputs over the training rows of the last fit."""
+    """Mean and scale of the inputs over the training data of the last fit."""
 
     mean: Float[Array, " inputs"]
     scale: Float[Array, " inputs"]
@@ -42,7 +42,7 @@ class Normaliser:
 
 @pytree
 class Targets:
-    """Mean and scale of what the networks predict over the training rows of the last fit."""
+    """Mean and scale of what the networks predict, over the training data of the last fit."""
 
     mean: Float[Array, " outputs"]
     scale: Float[Array, " outputs"]
@@ -59,9 +59,9 @@ class ModelState:
     normaliser: Normaliser
     elites: Int[Array, " elites"]
     adaptation: Any
-    """What `pdml.models.ampo` keeps from block to block; empty without it."""
+    """What AMPO keeps from block to block; empty for other methods."""
     ending: Any = ()
-    """What `pdml.models.learned_termination` keeps where the end of episodes is learned; empty where it is known."""
+    """The learned termination; empty where termination is known."""
     targets: Targets | None = None
     """None: the networks predict [reward, change of state] as it is."""
 
@@ -69,7 +69,7 @@ class ModelState:
 def apply_members(
     members: tuple[Mlp, ...], x: Float[Array, "members b inputs"]
 ) -> tuple[Float[Array, "b outputs"], ...]:
-    """Apply each member to its own rows."""
+    """Apply each network to its own rows."""
     return tuple(mlp(member, x[i], silu) for i, member in enumerate(members))
 
 
@@ -89,7 +89,7 @@ def normalise(normaliser: Normaliser, x: Float[Array, "b inputs"]) -> Float[Arra
 
 
 def raw(model: ModelState, obs: Float[Array, "b obs"], outputs: Float[Array, "b outputs"]) -> Float[Array, "b outputs"]:
-    """Return [reward, change of state] in their own units, from means or samples of a network in these states."""
+    """Return [reward, change of state] in their own units, from what a network predicts in these states."""
     targets = model.targets
     if targets is None:
         return outputs
@@ -100,10 +100,10 @@ def raw(model: ModelState, obs: Float[Array, "b obs"], outputs: Float[Array, "b 
 def deal(
     elites: tuple[Mlp, ...], x: Float[Array, "b inputs"], key: PRNGKeyArray
 ) -> tuple[Float[Array, "b outputs"], Int[Array, " b"]]:
-    """Apply one elite to each row, dealt in equal random groups: a row costs one network, and any elite may be its own.
+    """Apply one elite to each row. Rows are dealt in equal random groups, so a row costs one network.
 
     Returns:
-        The outputs in the order in which rows were dealt, and the index that brings them back.
+        The outputs in the order in which rows were dealt, and the index that restores their order.
     """
     order = jax.random.permutation(key, len(x))
     dealt = x[order]
@@ -119,7 +119,7 @@ def predict(
     key: PRNGKeyArray,
     deterministic: bool = False,
 ) -> tuple[Float[Array, " b"], Float[Array, "b obs"]]:
-    """Return a sample (or the mean) of reward and next state, each row by one randomly dealt elite."""
+    """Return a sample (or the mean) of reward and next state, each row by one randomly chosen elite."""
     order_key, noise_key = jax.random.split(key)
     x = normalise(model.normaliser, jnp.concatenate([obs, action], axis=-1))
     output, back = deal(elites, x, order_key)
@@ -142,7 +142,7 @@ def elite_means(
 
 
 def reward_variance(model: ModelState, obs: Float[Array, "b obs"], action: Float[Array, "b a"]) -> Float[Array, " b"]:
-    """Return the variance, over all members, of their mean reward."""
+    """Return the variance over all networks of their mean reward."""
     x = normalise(model.normaliser, jnp.concatenate([obs, action], axis=-1))
     shared = jnp.broadcast_to(x[None], (len(model.network.members), *x.shape))
     outputs = apply_members(model.network.members, shared)

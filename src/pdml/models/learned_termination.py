@@ -1,9 +1,9 @@
-"""When an episode ends by itself, learned from real rows: for environments whose rule is not known.
+"""Learned termination: a classifier of terminal transitions, for environments whose rule is not known.
 
-Real rules are mostly limits of single numbers of the next state, and the rows on either side of a limit lie close
-together, so that networks alone blur it. Each fit therefore first looks for such limits, exactly; a small ensemble of
-networks then sees a step (s, a, s') together with which limits it is beyond, and learns what remains. No network learns
-from every row: each leaves out its own share, and on what was left out the probability is calibrated [Platt 1999].
+Real rules are mostly thresholds on single entries of the next state, and transitions on either side of a threshold are
+close together, so networks alone blur it. Each fit therefore first searches for such thresholds exactly. A small
+ensemble then sees a step (s, a, s') with the thresholds it exceeds, and learns what remains. Each network leaves out
+its own fold of the data, and the probability is calibrated on what was left out [Platt 1999].
 """
 
 from collections.abc import Callable
@@ -26,72 +26,73 @@ from pdml.core.optim import descend
 from pdml.core.pytree import pytree
 from pdml.core.rng import Purpose, generator
 from pdml.core.transition import Layout
+from pdml.core.types import Metrics
 from pdml.data.replay import RealRows
 from pdml.models.ensemble import Normaliser, normalise
 
 
 @dataclass(frozen=True)
-class EndingConfig:
-    """The learned end of episodes."""
+class TerminationConfig:
+    """Settings of the classifier."""
 
     num_members: int = 5
-    """Networks, each of which leaves out its share of the rows."""
+    """Networks; each leaves out its own fold of the data."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     learning_rate: float = 1e-3
     sparsity: float = 1.0
-    """Group penalty of the weights of each input, which takes away inputs that do not matter."""
+    """Group penalty on the weights of each input: removes inputs that do not matter."""
     half_batch: int = 64
-    """Terminal rows a minibatch, and as many others."""
+    """Terminal transitions per minibatch, and as many others."""
     round_steps: int = 250
-    """Descent steps a round."""
+    """Gradient steps per round."""
     first_rounds: int = 8
     later_rounds: int = 1
     least_gain: int = 3
-    """Terminal rows beyond a limit, less other rows beyond it, from which on a limit is believed."""
+    """Least number of terminal minus other transitions beyond a threshold for it to be used."""
 
 
-OPTIONS = EndingConfig()
+OPTIONS = TerminationConfig()
 
 
 @pytree
-class Ending:
-    """All of the learned end that changes while it learns."""
+class TerminationState:
+    """All of the classifier that changes while it learns."""
 
     networks: tuple[Mlp, ...]
     opt: optax.OptState
     normaliser: Normaliser
     limits: Float[Array, " two_inputs"]
-    """Of each input and of each input's negative; infinite where there is none."""
+    """Thresholds of each input and of each input's negative; infinite where there is none."""
     slope: Float[Array, ""]
     log_odds: Float[Array, ""]
-    """The calibrated log-odds are `slope` times the networks' mean, which is of balanced rows, plus this.
+    """The calibrated log-odds are `slope` times the networks' mean (trained on balanced data) plus this.
 
-    Infinite while all rows are of one kind: then the probability is exactly 0 or 1.
+    Infinite while all transitions are of one kind: then the probability is exactly 0 or 1.
     """
 
 
-class EndingPart(NamedTuple):
-    """The part: how a learned end begins, is fitted to real rows, and is asked."""
+class LearnedTermination(NamedTuple):
+    """The part: how the classifier is initialised, fitted to real transitions, and asked."""
 
-    init: Callable[[PRNGKeyArray], Ending]
-    fit: Callable[[Ending, RealRows, int], tuple[Ending, dict[str, float]]]
+    init: Callable[[PRNGKeyArray], TerminationState]
+    fit: Callable[[TerminationState, RealRows, int], tuple[TerminationState, Metrics]]
     probability: Callable[
-        [Ending, Float[Array, "b obs"], Float[Array, "b action"], Float[Array, "b obs"]], Float[Array, " b"]
+        [TerminationState, Float[Array, "b obs"], Float[Array, "b action"], Float[Array, "b obs"]], Float[Array, " b"]
     ]
-    """That a step (obs, action, next_obs) ended the episode by itself; calibrated, in proportion to real rows."""
-    jitted: dict[str, Callable[..., Any]]
+    """That a step (obs, action, next_obs) terminated the episode; calibrated to the frequency in real data."""
+    compiled: dict[str, Callable[..., Any]]
     """The compiled functions inside `fit`, for measurements."""
 
 
-def learned(config: Config, layout: Layout, options: EndingConfig = OPTIONS) -> EndingPart:
-    """Build the learned end of episodes."""
+def learned_termination(config: Config, layout: Layout, options: TerminationConfig = OPTIONS) -> LearnedTermination:
+    """Build the classifier."""
     seed, size = config.seed, 2 * layout.obs_size + layout.action_size
     sizes = (3 * size, *options.hidden_sizes, 1)
     adam = optax.adam(options.learning_rate)
 
-    def init(key: PRNGKeyArray) -> Ending:
+    def init(key: PRNGKeyArray) -> TerminationState:
         networks = tuple(init_xavier(k, sizes) for k in jax.random.split(key, options.num_members))
-        return Ending(
+        return TerminationState(
             networks,
             adam.init(cast(Any, networks)),
             Normaliser(jnp.zeros((size,)), jnp.ones((size,))),
@@ -100,15 +101,17 @@ def learned(config: Config, layout: Layout, options: EndingConfig = OPTIONS) -> 
             jnp.full((), -jnp.inf, jnp.float32),
         )
 
-    def probability(state: Ending, obs: Array, action: Array, next_obs: Array) -> Float[Array, " b"]:
+    def probability(state: TerminationState, obs: Array, action: Array, next_obs: Array) -> Float[Array, " b"]:
         x = encode(jnp.concatenate([obs, action, next_obs], axis=-1), state.normaliser, state.limits)
-        return jax.nn.sigmoid(state.slope * judge(state.networks, x).mean(axis=1) + state.log_odds)
+        return jax.nn.sigmoid(state.slope * network_log_odds(state.networks, x).mean(axis=1) + state.log_odds)
 
     train = jax.jit(make_train(options, adam))
-    judged = jax.jit(lambda networks, x, normaliser, limits: judge(networks, encode(x, normaliser, limits)))
+    balanced_log_odds = jax.jit(
+        lambda networks, x, normaliser, limits: network_log_odds(networks, encode(x, normaliser, limits))
+    )
 
-    def fit(state: Ending, real: RealRows, step: int) -> tuple[Ending, dict[str, float]]:
-        """Look for limits, descend on balanced minibatches from the last weights on, and calibrate."""
+    def fit(state: TerminationState, real: RealRows, step: int) -> tuple[TerminationState, Metrics]:
+        """Search for thresholds, train on balanced minibatches from the last weights, and calibrate."""
         x, ended = step_inputs(real, layout), real.rows[:, -1] > 0.5
         terminal, others = np.flatnonzero(ended), np.flatnonzero(~ended)
         if len(terminal) == 0 or len(others) == 0:
@@ -119,23 +122,23 @@ def learned(config: Config, layout: Layout, options: EndingConfig = OPTIONS) -> 
         normaliser = Normaliser(jnp.asarray(mean, jnp.float32), jnp.asarray(scale, jnp.float32))
         limits = jnp.asarray(find_limits(x[terminal], x[others], options.least_gain))
         networks, opt = state.networks, state.opt
-        drawn, shape = generator(seed, Purpose.ENDING_ROWS, step), (options.round_steps, options.half_batch)
+        rng, shape = generator(seed, Purpose.ENDING_ROWS, step), (options.round_steps, options.half_batch)
         for _ in range(options.later_rounds if np.isfinite(state.log_odds) else options.first_rounds):
-            halves = [half[drawn.integers(len(half), size=shape)] for half in (terminal, others)]
+            halves = [half[rng.integers(len(half), size=shape)] for half in (terminal, others)]
             chosen = np.concatenate(halves, axis=1)
             networks, opt = train(networks, opt, x[chosen], fold[chosen], normaliser, limits)
-        logits = in_chunks(lambda rows, _: judged(networks, rows, normaliser, limits), x).astype(np.float64)
+        logits = in_chunks(lambda rows, _: balanced_log_odds(networks, rows, normaliser, limits), x).astype(np.float64)
         if not np.isfinite(logits).all():
-            raise Diverged("a logit is not finite: the learned end of episodes has diverged")
+            raise Diverged("a logit is not finite: the learned termination has diverged")
         slope, log_odds = 1.0, float(np.log(len(terminal) / len(others)))
         unseen = np.where(fold < 0, logits.mean(axis=1), logits[np.arange(len(x)), fold])
         if fold[0] >= 0:
             slope, log_odds = calibrate(unseen, ended)
         calibration = jnp.asarray(slope, jnp.float32), jnp.asarray(log_odds, jnp.float32)
-        found = Ending(networks, opt, normaliser, limits, *calibration)
+        found = TerminationState(networks, opt, normaliser, limits, *calibration)
         return found, _metrics(ended, expit(slope * unseen + log_odds))
 
-    return EndingPart(jax.jit(init), fit, probability, {"train": train, "judged": judged})
+    return LearnedTermination(jax.jit(init), fit, probability, {"train": train, "balanced_log_odds": balanced_log_odds})
 
 
 def step_inputs(real: RealRows, layout: Layout) -> Float32[np.ndarray, "n inputs"]:
@@ -152,24 +155,24 @@ def encode(
     return jnp.concatenate([normalise(normaliser, x), beyond.astype(jnp.float32)], axis=1)
 
 
-def judge(networks: tuple[Mlp, ...], x: Float[Array, "b encoded"]) -> Float[Array, "b members"]:
+def network_log_odds(networks: tuple[Mlp, ...], x: Float[Array, "b encoded"]) -> Float[Array, "b members"]:
     """Return each network's log-odds that a step was terminal, as if half of all steps were."""
     return jnp.concatenate([mlp(network, x) for network in networks], axis=1)
 
 
-def make_train(options: EndingConfig, adam: optax.GradientTransformation) -> Callable[..., Any]:
-    """Build one round of descent."""
+def make_train(options: TerminationConfig, adam: optax.GradientTransformation) -> Callable[..., Any]:
+    """Build one round of training."""
     shrinkage = options.learning_rate * options.sparsity
     target = jnp.repeat(jnp.asarray([1.0, 0.0]), options.half_batch)
 
     def loss(networks: tuple[Mlp, ...], x: Array, fold: Array) -> Float[Array, ""]:
-        logits = judge(networks, x)
+        logits = network_log_odds(networks, x)
         entropy = jax.nn.softplus(logits) - target[:, None] * logits
         learns = fold[:, None] != jnp.arange(len(networks), dtype=jnp.int32)[None]
         return jnp.where(learns, entropy, 0.0).mean(axis=0).sum()
 
     def thinned(network: Mlp) -> Mlp:
-        """Shrink the weights of every input by the same length, those of useless inputs to nothing."""
+        """Shrink the weights of every input by the same length; those of useless inputs become zero."""
         first, *rest = network
         length = jnp.sqrt(jnp.square(first.w).sum(axis=1, keepdims=True))
         return (Layer(first.w * jnp.maximum(0.0, 1.0 - shrinkage / jnp.maximum(length, 1e-12)), first.b), *rest)
@@ -182,7 +185,7 @@ def make_train(options: EndingConfig, adam: optax.GradientTransformation) -> Cal
         normaliser: Normaliser,
         limits: Float[Array, " two_inputs"],
     ) -> tuple[tuple[Mlp, ...], optax.OptState]:
-        """Descend once on each minibatch, the first half of which is terminal."""
+        """Take one step on each minibatch, the first half of which is terminal."""
 
         def step(carry: tuple[tuple[Mlp, ...], Any], batch: tuple[Array, Array]):
             networks, opt = carry
@@ -196,7 +199,7 @@ def make_train(options: EndingConfig, adam: optax.GradientTransformation) -> Cal
 
 
 def left_out_by(real: RealRows, ended: Bool[np.ndarray, " n"], members: int, seed: int) -> Int[np.ndarray, " n"]:
-    """Return which network never learns from each row, the same at every fit; -1 if one would see a single kind."""
+    """Return the network that never learns from each row, the same at every fit; -1 if one would see one kind only."""
     fold = generator(seed, Purpose.ENDING_ROWS, 0, part=1).integers(members, size=int(real.number[-1]) + 1)
     fold = fold[real.number].astype(np.int32)
     if any(len(np.unique(fold[ended == kind])) < 2 for kind in (True, False)):
@@ -207,11 +210,11 @@ def left_out_by(real: RealRows, ended: Bool[np.ndarray, " n"], members: int, see
 def find_limits(
     terminal: Float32[np.ndarray, "t inputs"], others: Float32[np.ndarray, "o inputs"], least_gain: int
 ) -> Float32[np.ndarray, " two_inputs"]:
-    """Return limits of inputs, and of inputs' negatives, beyond which most rows are terminal.
+    """Return thresholds of inputs, and of inputs' negatives, beyond which most rows are terminal.
 
-    One after the other: the limit beyond which the terminal rows that no earlier limit covers outnumber the others
-    most; among equals the one beyond which all terminal rows do. A limit lies halfway between the last row that it
-    covers and the next one.
+    Greedy: the next threshold is the one beyond which terminal rows that no earlier threshold covers outnumber the
+    others most; ties go to the one with most terminal rows in all. A threshold lies halfway between the last row that
+    it covers and the next one.
     """
     count, size = terminal.shape
     most = min(len(others), count + 1)  # a limit with more other rows beyond it is never taken
@@ -244,10 +247,10 @@ def find_limits(
 
 
 def calibrate(logits: Float64[np.ndarray, " n"], ended: Bool[np.ndarray, " n"]) -> tuple[float, float]:
-    """Return the slope, at most 1, and the shift that make log-odds of balanced rows those of all rows.
+    """Return the slope, at most 1, and the shift that turn log-odds of balanced data into those of all data.
 
-    Shift alone is the correction of the prior; the slope takes back what networks are too sure of. The targets are
-    those of [Platt 1999], so that both stay finite where the two kinds are apart.
+    The shift corrects the prior, the slope overconfidence. The targets are those of [Platt 1999], so that both stay
+    finite where the two kinds are separable.
     """
     count = int(ended.sum())
     target = np.where(ended, (count + 1) / (count + 2), 1 / (len(ended) - count + 2))
@@ -263,14 +266,14 @@ def calibrate(logits: Float64[np.ndarray, " n"], ended: Bool[np.ndarray, " n"]) 
     return float(best.x[0]), float(best.x[1])
 
 
-def _certain(state: Ending, ended: bool) -> Ending:
-    """Return a state that knows one answer only; its networks stay as they are."""
+def _certain(state: TerminationState, ended: bool) -> TerminationState:
+    """Return a classifier with a single answer; its networks stay as they are."""
     log_odds = jnp.asarray(np.inf if ended else -np.inf, jnp.float32)
-    return Ending(state.networks, state.opt, state.normaliser, state.limits, jnp.ones(()), log_odds)
+    return TerminationState(state.networks, state.opt, state.normaliser, state.limits, jnp.ones(()), log_odds)
 
 
-def _metrics(ended: Bool[np.ndarray, " n"], probability: Float64[np.ndarray, " n"]) -> dict[str, float]:
-    """Return counts, and how well rows are told apart at 0.5 by networks that have not learned from them."""
+def _metrics(ended: Bool[np.ndarray, " n"], probability: Float64[np.ndarray, " n"]) -> Metrics:
+    """Return counts, and precision and recall at 0.5 by networks that have not learned from the rows."""
     hits = float((ended & (probability > 0.5)).sum())
     return {
         "ending/terminal_rows": float(ended.sum()),

@@ -1,4 +1,4 @@
-"""Model losses: what the ensemble's networks are trained to make small, and the error that stops the training."""
+"""Model losses: what the ensemble minimises, and the error that stops its training."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pdml.agents.sac import SACState, value_gradients
 from pdml.config.schema import Config
 from pdml.core.batching import in_chunks
 from pdml.core.errors import Diverged
@@ -20,10 +19,10 @@ BOUND_PENALTY = 0.01
 
 
 class Loss(NamedTuple):
-    """A part: a loss over minibatches, whose rows may carry something of their own beside inputs and targets."""
+    """A part: a loss over minibatches. It may attach its own columns to each transition, beside inputs and targets."""
 
     carry: Callable[[RealRows, Any, int], Float[np.ndarray, "n carried"]]
-    """From the real rows, the agent and the real step, once a fit: what each row carries (no columns if nothing)."""
+    """From the real transitions, the agent and the real step, once per fit: the columns attached to each transition."""
     value: Callable[
         [
             Network,
@@ -36,16 +35,16 @@ class Loss(NamedTuple):
     error: Callable[
         [Float[Array, "b outputs"], Float[Array, "b outputs"], Float[Array, "b carried"]], Float[Array, " b"]
     ]
-    """Of a member's means, by row: decides early stopping and elites."""
+    """Error of a network's means per row: decides early stopping and elites."""
 
 
 def carry_nothing(real: RealRows, agent: Any, step: int) -> Float[np.ndarray, "n 0"]:
-    """Carry nothing."""
+    """Attach nothing."""
     return np.zeros((len(real.rows), 0), np.float32)
 
 
 def decayed(network: Network, weight_decay: tuple[float, ...]) -> Float[Array, ""]:
-    """Return the penalty of each layer's weights."""
+    """Return the L2 penalty of each layer's weights."""
     loss = jnp.zeros(())
     for member in network.members:
         for rate, layer in zip(weight_decay, member, strict=True):
@@ -61,8 +60,8 @@ def squared_error(mean: Float[Array, "b outputs"], y: Float[Array, "b outputs"],
 def nll(config: Config) -> Loss:
     r"""The negative log-likelihood of MBPO, $\sum_b \overline{(\mu-y)^2 e^{-\ell} + \ell}$, Eq. (7).
 
-    With the decay of each layer's weights and a pull on the bounds. Departs from the paper's Eq. (7), which predicts
-    the next state alone: the target is [reward, change of state], and the mean is taken over rows and outputs, as in
+    With the L2 penalty of each layer's weights and a pull on the bounds. Departs from the paper's Eq. (7), which
+    predicts the next state only: the target is [reward, change of state], and the mean is over rows and outputs, as in
     the code that it builds on.
     """
     weight_decay, train_bounds = config.dynamics.weight_decay, config.dynamics.train_bounds
@@ -78,26 +77,30 @@ def nll(config: Config) -> Loss:
     return Loss(carry_nothing, value, squared_error)
 
 
-def vagram(config: Config, layout: Layout) -> Loss:
+ValueGradients = Callable[[Any, Float[Array, "b obs"]], Float[Array, "critics b obs"]]
+"""From an agent and states: the gradient of each critic's value by the state."""
+
+
+def vagram(config: Config, layout: Layout, value_gradients: ValueGradients) -> Loss:
     r"""Value-gradient-weighted loss of the mean, $\overline{g^2 (\hat s' - s')^2} + (\hat r - r)^2$.
 
     [Voelcker et al. 2022]. $g = \partial V_q / \partial s'$ at the true next state for each critic and target critic q,
-    with the action of the policy's mode held fixed; rows with long gradients are cut to a quantile of their lengths.
-    The gradients are those of the agent when the fit begins. The prediction does not depend on q, so the mean over q
-    is taken beforehand and each row carries one weight for each entry of the state.
+    with the action fixed to the policy's mode. Gradients longer than a quantile of their lengths are clipped to it.
+    They are those of the agent when the fit begins. The prediction does not depend on q, so the mean over q is taken
+    first, and each transition carries one weight per entry of the state.
 
-    Departs from the authors' code, whose gradients add up over q, whose cut is switched off in effect and whose
-    cached gradients belong to other rows. The squared weights are scaled to mean 1, so that the step size of MBPO
-    serves; the quantile is over all rows of the fit instead of a minibatch.
+    Departs from the authors' code, where gradients add up over q, clipping has no effect and cached gradients belong
+    to other rows. The squared weights are scaled to mean 1, so that MBPO's step size works; the quantile is over all
+    transitions of the fit instead of a minibatch.
     """
     options, weight_decay = config.vagram, config.dynamics.weight_decay
     next_obs = slice(layout.obs_size + layout.action_size + 1, 2 * layout.obs_size + layout.action_size + 1)
     gradients = jax.jit(value_gradients)
 
-    def carry(real: RealRows, agent: SACState, step: int) -> Float[np.ndarray, "n obs"]:
+    def carry(real: RealRows, agent: Any, step: int) -> Float[np.ndarray, "n obs"]:
         found = in_chunks(lambda obs, _: jnp.moveaxis(gradients(agent, obs), 0, 1), real.rows[:, next_obs])
         weights = gradient_weights(found, options.quantile)
-        return weights + 1.0 if step - config.warmup_steps < options.mse_steps else weights
+        return weights + 1.0 if config.schedule.after_warmup(step) < options.mse_steps else weights
 
     def error(mean: Array, y: Array, carried: Array) -> Float[Array, " b"]:
         squared = jnp.square(mean - y)
@@ -113,9 +116,9 @@ def vagram(config: Config, layout: Layout) -> Loss:
 
 
 def gradient_weights(gradients: Float[np.ndarray, "n critics obs"], quantile: float) -> Float[np.ndarray, "n obs"]:
-    """Return the squared gradients, cut to a quantile of their lengths, averaged over critics and scaled to mean 1.
+    """Return the squared gradients, clipped at a quantile of their lengths, averaged over critics, scaled to mean 1.
 
-    Where the quantile itself is 0 nothing is cut; where no value depends on the state all entries weigh alike.
+    Where the quantile itself is 0 nothing is clipped; where no value depends on the state all weights are equal.
     """
     if not np.isfinite(gradients).all():
         raise Diverged("the gradient of a value function is not finite: the critics have diverged")

@@ -1,153 +1,62 @@
-"""Imagination: h-step branches of the current policy in the model, and the ring that keeps them on the device.
-
-Lines 9-12 of Algorithm 2.
-"""
+"""Branched rollouts: h steps of the current policy in the model, from real states. Lines 9-12 of Algorithm 2."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from pdml.config.schema import Config, RolloutConfig
+from pdml.config.schema import Config
 from pdml.core.nets import Mlp, choose
-from pdml.core.pytree import pytree
 from pdml.core.transition import Layout, Transition, pack
-from pdml.envs.termination_fns import StepFunction
+from pdml.core.types import SampleAction, StepFunction, TerminationProbability
+from pdml.data.model_buffer import ModelBuffer, append, compact, group_rows
 from pdml.models.ensemble import ModelState, predict, reward_variance
 
-Policy = Callable[[Mlp, Float[Array, "b obs"], PRNGKeyArray], Float[Array, "b action"]]
 
-
-Ending = Callable[[Any, Array, Array, Array], Float[Array, " b"]]
-"""From the model, observations, actions and next observations: how likely each step ends an episode by itself."""
-
-
-@pytree
-class Imagined:
-    """Ring of imagined rows. The array has its final size from the start; `capacity` is how much of it is in use."""
-
-    rows: Float[Array, "physical width"]
-    capacity: Int[Array, ""]
-    position: Int[Array, ""]
-    """Slot of the next row."""
-    size: Int[Array, ""]
-
-
-class ImagineStats(NamedTuple):
+class RolloutStats(NamedTuple):
     """Counts of one call."""
 
     steps: Int[Array, ""]
     terminated: Int[Array, ""]
     dropped: Int[Array, ""]
-    """Rows that were not finite and were not stored."""
+    """Transitions that were not finite and were not stored."""
 
 
-def horizon(config: RolloutConfig, epoch: int) -> int:
-    """Return the length of branches in an epoch (1000 steps after warm-up)."""
-    share = (epoch - config.first_epoch) / (config.last_epoch - config.first_epoch)
-    length = config.shortest + share * (config.longest - config.shortest)
-    return int(min(max(length, config.shortest), config.longest))
+@runtime_checkable
+class BranchedRollouts(Protocol):
+    """Rolls out the policy in the model and stores the transitions."""
+
+    def __call__(
+        self,
+        model: ModelState,
+        actor: Mlp,
+        buffer: ModelBuffer,
+        starts: Float[Array | np.ndarray, "most obs"],
+        num_starts: Int[Array, ""] | np.int32,
+        length: Int[Array, ""] | np.int32,
+        key: PRNGKeyArray,
+        /,
+    ) -> tuple[ModelBuffer, RolloutStats]:
+        """Return the buffer with the new transitions, and counts."""
+        ...
 
 
-def sizes(config: Config, length: int) -> tuple[int, int]:
-    """Return the ring's capacity and the branches a call, for branches of a length.
-
-    The ring holds `retain_epochs` of calls; above `max_rows` fewer branches are started, so that what is kept still
-    covers the same time and every depth.
-    """
-    calls = config.rollouts.retain_epochs * max(1, config.epoch_steps // config.model_every)
-    capacity = min(calls * length * config.rollouts.batch, config.rollouts.max_rows)
-    branches = max(1, min(config.rollouts.batch, capacity // (calls * length)))
-    return max(capacity, branches), branches
+ModelStep = Callable[[ModelState, tuple[Mlp, ...], Mlp, Float[Array, "b obs"], PRNGKeyArray], Transition]
+"""From the model, its elites, the actor and observations: one imagined step each."""
 
 
-def group_rows(config: Config) -> int:
-    """Return how many rows each elite steps at once."""
-    return min(512, -(-config.rollouts.batch // config.dynamics.num_elites))
-
-
-def empty(config: Config, layout: Layout) -> Imagined:
-    """Return an empty ring, large enough for this configuration."""
-    return blank_ring(physical(config), layout.width, capacity=0)
-
-
-def blank_ring(rows: int, width: int, capacity: int) -> Imagined:
-    """Return a ring without anything in it, each number an array of its own, since rings are donated."""
-    return Imagined(jnp.zeros((rows, width)), *(jnp.array(value, jnp.int32) for value in (capacity, 0, 0)))
-
-
-def physical(config: Config) -> int:
-    """Return how many rows the ring must have room for, for every length that this configuration reaches."""
-    epochs = min((config.steps - config.warmup_steps) // config.epoch_steps, config.rollouts.last_epoch)
-    lengths = {horizon(config.rollouts, epoch) for epoch in range(epochs + 1)}
-    chunk = group_rows(config) * config.dynamics.num_elites
-    return max([chunk, *(sizes(config, length)[0] for length in lengths)])
-
-
-def resize(ring: Imagined, capacity: Int[Array, ""]) -> Imagined:
-    """Change how much of the ring is in use; the oldest kept row comes to slot 0, and the newest rows are kept."""
-    kept = jnp.minimum(ring.size, capacity)
-    oldest = ring.position - kept
-    slot = (oldest + jnp.arange(len(ring.rows), dtype=jnp.int32)) % jnp.maximum(ring.capacity, 1)
-    return Imagined(ring.rows[slot], capacity, kept % jnp.maximum(capacity, 1), kept)
-
-
-def append(ring: Imagined, rows: Float[Array, "n width"], count: Int[Array, ""]) -> Imagined:
-    """Write the first `count` rows behind the newest, over the oldest.
-
-    Every slot near the seam asks which new row belongs to it, so nothing is clamped at the end of the ring and
-    nothing is scattered row by row, which is slow on a CPU. Needs `n <= physical`.
-    """
-    n = len(rows)
-    data = ring.rows
-
-    def write(data: Array, begin: Int[Array, ""]) -> Array:
-        slots = begin + jnp.arange(n, dtype=jnp.int32)
-        source = (slots - ring.position) % ring.capacity
-        fresh = (source < count) & (slots < ring.capacity)
-        old = jax.lax.dynamic_slice_in_dim(data, begin, n)
-        new = jnp.where(fresh[:, None], rows[jnp.minimum(source, n - 1)], old)
-        return jax.lax.dynamic_update_slice_in_dim(data, new, begin, 0)
-
-    data = write(data, jnp.minimum(ring.position, len(data) - n))
-    data = write(data, jnp.zeros((), jnp.int32))
-    position = (ring.position + count) % ring.capacity
-    return Imagined(data, ring.capacity, position, jnp.minimum(ring.size + count, ring.capacity))
-
-
-def compact(rows: Float[Array, "n width"], keep: Bool[Array, " n"]) -> Float[Array, "n width"]:
-    """Bring the kept rows to the front, in order."""
-    return rows[jnp.argsort(~keep, stable=True)]
-
-
-def grown(ring: Imagined, physical: int) -> Imagined:
-    """Return the ring with room for more rows; nothing in it moves."""
-    more = max(physical - len(ring.rows), 0)
-    return replace(ring, rows=jnp.pad(ring.rows, ((0, more), (0, 0)))) if more else ring
-
-
-def branched(
-    config: Config, layout: Layout, sample: Policy, ending: Ending, reward_of: StepFunction | None = None
-) -> Callable[..., tuple]:
-    """Build the imagination of MBPO: stochastic branches, each step by a randomly chosen elite.
-
-    Groups are dealt anew at every depth: each row's member is uniform, and each row costs one network. A branch that
-    terminates or leaves the finite numbers is dropped, the rest moves up, so dead branches cost nothing.
-
-    Args:
-        ending: How likely each step ends an episode; whether it does is drawn.
-        reward_of: The reward of each step, where it is known.
-
-    Returns:
-        A function (model, actor, ring, starts, number of starts, length, key) -> (ring, stats).
-    """
-    chunk = config.dynamics.num_elites * group_rows(config)
+def make_model_step(
+    config: Config, sample: SampleAction, terminates: TerminationProbability, reward_of: StepFunction | None
+) -> ModelStep:
+    """Build one step of the policy in the model."""
     penalty = config.rollouts.reward_penalty
 
-    def step(model: ModelState, elites: tuple[Mlp, ...], actor: Mlp, obs: Array, key: PRNGKeyArray) -> Transition:
+    def step(
+        model: ModelState, elites: tuple[Mlp, ...], actor: Mlp, obs: Float[Array, "b obs"], key: PRNGKeyArray
+    ) -> Transition:
         act_key, predict_key = jax.random.split(key)
         action = sample(actor, obs, act_key)
         reward, next_obs = predict(model, elites, obs, action, predict_key, config.rollouts.deterministic)
@@ -155,54 +64,101 @@ def branched(
             reward = reward - penalty * reward_variance(model, obs, action)
         if reward_of is not None:
             reward = reward_of(obs, action, next_obs)
-        drawn = jax.random.uniform(jax.random.fold_in(key, 2), reward.shape)
-        ends = drawn < ending(model, obs, action, next_obs)
-        return Transition(obs, action, reward, next_obs, ends.astype(jnp.float32))
+        draw = jax.random.uniform(jax.random.fold_in(key, 2), reward.shape)
+        terminated = draw < terminates(model, obs, action, next_obs)
+        return Transition(obs, action, reward, next_obs, terminated.astype(jnp.float32))
 
-    def imagine(
+    return step
+
+
+class _Depth(NamedTuple):
+    """The loop over the chunks of one depth."""
+
+    obs: Float[Array, "room obs"]
+    alive: Int[Array, ""] | np.int32
+    survivors: Int[Array, ""]
+    buffer: ModelBuffer
+    stats: RolloutStats
+    key: PRNGKeyArray
+
+
+class _Rollout(NamedTuple):
+    """The loop over depths."""
+
+    obs: Float[Array, "room obs"]
+    alive: Int[Array, ""] | np.int32
+    buffer: ModelBuffer
+    stats: RolloutStats
+
+
+def _store_chunk(depth: _Depth, transition: Transition, valid: Bool[Array, " chunk"]) -> _Depth:
+    """Append the transitions of a chunk to the buffer; move the states of surviving branches up."""
+    rows = pack(transition)
+    keep = valid & jnp.isfinite(rows).all(axis=-1)
+    buffer = append(depth.buffer, compact(rows, keep), keep.sum(dtype=jnp.int32))
+    ended = keep & (transition.terminated > 0.5)
+    going = keep & ~ended
+    moved = compact(transition.next_obs, going)
+    obs = jax.lax.dynamic_update_slice_in_dim(depth.obs, moved, depth.survivors, 0)
+    stats = RolloutStats(
+        depth.stats.steps + keep.sum(dtype=jnp.int32),
+        depth.stats.terminated + ended.sum(dtype=jnp.int32),
+        depth.stats.dropped + (valid & ~keep).sum(dtype=jnp.int32),
+    )
+    return depth._replace(obs=obs, survivors=depth.survivors + going.sum(dtype=jnp.int32), buffer=buffer, stats=stats)
+
+
+def branched(
+    config: Config,
+    layout: Layout,
+    sample: SampleAction,
+    terminates: TerminationProbability,
+    reward_of: StepFunction | None = None,
+) -> BranchedRollouts:
+    """Build MBPO's rollouts: stochastic branches, each step by a randomly chosen elite.
+
+    Rows are dealt to the elites again at every depth: each row's network is uniform, and each row costs one network.
+    A branch that terminates or is not finite is dropped and the others move up, so dead branches cost nothing.
+
+    Args:
+        terminates: How likely each step terminates; whether it does is drawn.
+        reward_of: The reward of each step, where it is known.
+    """
+    chunk = config.dynamics.num_elites * group_rows(config)
+    step = make_model_step(config, sample, terminates, reward_of)
+
+    def rollouts(
         model: ModelState,
         actor: Mlp,
-        ring: Imagined,
-        starts: Float[Array, "most obs"],
-        num_starts: Int[Array, ""],
-        length: Int[Array, ""],
+        buffer: ModelBuffer,
+        starts: Float[Array | np.ndarray, "most obs"],
+        num_starts: Int[Array, ""] | np.int32,
+        length: Int[Array, ""] | np.int32,
         key: PRNGKeyArray,
-    ) -> tuple[Imagined, ImagineStats]:
-        most = len(starts)
+        /,
+    ) -> tuple[ModelBuffer, RolloutStats]:
         elites = choose(model.network.members, model.elites)
 
-        def advance(i: Array, carry):
+        def advance(i: Array, depth: _Depth) -> _Depth:
             """Step chunk i; survivors move up over rows that have been read."""
-            obs, alive, survivors, ring, stats, depth_key = carry
             begin = i * chunk
-            valid = begin + jnp.arange(chunk, dtype=jnp.int32) < alive
-            now = jax.lax.dynamic_slice_in_dim(obs, begin, chunk)
-            transition = step(model, elites, actor, now, jax.random.fold_in(depth_key, i))
-            rows = pack(transition)
-            keep = valid & jnp.isfinite(rows).all(axis=-1)
-            ring = append(ring, compact(rows, keep), keep.sum(dtype=jnp.int32))
-            ended = keep & (transition.terminated > 0.5)
-            going = keep & ~ended
-            obs = jax.lax.dynamic_update_slice_in_dim(obs, compact(transition.next_obs, going), survivors, 0)
-            stats = ImagineStats(
-                stats.steps + keep.sum(dtype=jnp.int32),
-                stats.terminated + ended.sum(dtype=jnp.int32),
-                stats.dropped + (valid & ~keep).sum(dtype=jnp.int32),
-            )
-            return obs, alive, survivors + going.sum(dtype=jnp.int32), ring, stats, depth_key
+            valid = begin + jnp.arange(chunk, dtype=jnp.int32) < depth.alive
+            now = jax.lax.dynamic_slice_in_dim(depth.obs, begin, chunk)
+            transition = step(model, elites, actor, now, jax.random.fold_in(depth.key, i))
+            return _store_chunk(depth, transition, valid)
 
-        def deepen(depth: Array, carry):
-            obs, alive, ring, stats = carry
-            chunks = (alive + chunk - 1) // chunk
-            state = (obs, alive, jnp.zeros((), jnp.int32), ring, stats, jax.random.fold_in(key, depth))
-            obs, _, survivors, ring, stats, _ = jax.lax.fori_loop(0, chunks, advance, state)
-            return obs, survivors, ring, stats
+        def deepen(number: Array, carry: _Rollout) -> _Rollout:
+            chunks = (carry.alive + chunk - 1) // chunk
+            none, depth_key = jnp.zeros((), jnp.int32), jax.random.fold_in(key, number)
+            depth = _Depth(carry.obs, carry.alive, none, carry.buffer, carry.stats, depth_key)
+            depth = jax.lax.fori_loop(0, chunks, advance, depth)
+            return _Rollout(depth.obs, depth.survivors, depth.buffer, depth.stats)
 
-        room = -(-most // chunk) * chunk + chunk
-        obs = jnp.zeros((room, layout.obs_size)).at[:most].set(starts)
+        room = -(-len(starts) // chunk) * chunk + chunk
+        obs = jnp.zeros((room, layout.obs_size)).at[: len(starts)].set(starts)
         zero = jnp.zeros((), jnp.int32)
-        carry = (obs, num_starts, ring, ImagineStats(zero, zero, zero))
-        _, _, ring, stats = jax.lax.fori_loop(0, length, deepen, carry)
-        return ring, stats
+        carry = _Rollout(obs, num_starts, buffer, RolloutStats(zero, zero, zero))
+        carry = jax.lax.fori_loop(0, length, deepen, carry)
+        return carry.buffer, carry.stats
 
-    return imagine
+    return rollouts

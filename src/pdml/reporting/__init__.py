@@ -1,1 +1,1 @@
-"""From csv files to figures and the report page. Imports neither JAX nor Gymnasium."""
+"""Figures and the report page, made from the files of runs. Imports neither JAX nor Gymnasium."""

@@ -1,6 +1,6 @@
-"""Statistics over seeds and tasks. Curves say, in `notes`, what they left out; resampling takes a seed.
+"""Statistics over seeds and tasks: means with intervals, curves, and aggregates.
 
-Intervals of a curve are Student's over seeds. Aggregates over tasks are those of [Agarwal et al. 2021]: interquartile
+Intervals of a curve are Student's, over seeds. Aggregates over tasks are those of [Agarwal et al. 2021]: interquartile
 mean, optimality gap and probability of improvement, with a bootstrap that resamples the seeds of each task.
 """
 
@@ -15,7 +15,7 @@ RESAMPLES = 5000
 
 
 class Estimate(NamedTuple):
-    """A value and its 95 % interval, which is not a number where there is too little to say."""
+    """A value and its 95 % interval, which is NaN where there are too few seeds."""
 
     value: float
     low: float
@@ -31,8 +31,9 @@ class Curve(NamedTuple):
     low: Float64[np.ndarray, " n"]
     high: Float64[np.ndarray, " n"]
     seeds: Int[np.ndarray, " n"]
-    """How many seeds each point is made of."""
+    """How many seeds each point averages."""
     notes: list[str]
+    """What is missing or was left out."""
 
 
 class Series(NamedTuple):
@@ -44,7 +45,7 @@ class Series(NamedTuple):
 
 
 def mean_interval(values: Float[np.ndarray, " n"], level: float = 0.95) -> Estimate:
-    """Return the mean and Student's interval of it; numbers that are not finite are left out."""
+    """Return the mean and its Student interval; values that are not finite are left out."""
     kept = np.asarray(values, np.float64)[np.isfinite(values)]
     n = len(kept)
     if n == 0:
@@ -57,7 +58,7 @@ def mean_interval(values: Float[np.ndarray, " n"], level: float = 0.95) -> Estim
 
 
 def over_seeds(series: Sequence[Series]) -> Curve:
-    """Put seeds together step by step: at each step, those that have a finite value there."""
+    """Average seeds step by step; a seed counts where it has a finite value."""
     notes = []
     for one in series:
         lost = int((~np.isfinite(one.values)).sum())
@@ -77,41 +78,44 @@ def over_seeds(series: Sequence[Series]) -> Curve:
 
 
 def _missing(name: str, points: dict[int, float], steps: np.ndarray) -> list[str]:
-    """Say where a seed has no value although others do."""
+    """Say where a seed has no value but others do."""
     if not points:
-        return [f"{name}: no value at all"]
+        return [f"{name}: no values"]
     absent = [step for step in steps.tolist() if step not in points]
     if not absent:
         return []
     last = max(points)
     inside = [step for step in absent if step < last]
-    notes = [f"{name}: no value at {len(inside)} steps, first at {inside[0]}; the others' are used"] if inside else []
+    notes = []
+    if inside:
+        where = f"{len(inside)} of {len(steps)} steps, first at {inside[0]}"
+        notes.append(f"{name}: no value at {where}; these points average fewer seeds")
     if absent[-1] > last:
-        notes.append(f"{name}: ends at step {last}, others go on to {steps[-1]}; later points use fewer seeds")
+        notes.append(f"{name}: ends at step {last}, others at {steps[-1]}; later points average fewer seeds")
     return notes
 
 
 def first_reaching(series: Series, threshold: float) -> float:
-    """Return the first step with a value at or above the threshold; infinite if there is none."""
+    """Return the first step with a value at or above the threshold; infinity if there is none."""
     reached = series.steps[np.nan_to_num(series.values, nan=-np.inf) >= threshold]
     return float(reached[0]) if len(reached) else np.inf
 
 
 def last_mean(series: Series, count: int = 5) -> float:
-    """Return the mean of the last values that are finite; not a number where there are fewer."""
+    """Return the mean of the last `count` finite values; NaN if there are fewer."""
     kept = series.values[np.isfinite(series.values)][-count:]
     return float(kept.mean()) if len(kept) == count else np.nan
 
 
 def iqm(scores: Float[np.ndarray, "... n"]) -> Float64[np.ndarray, "..."]:
-    """Return the mean of the middle half over the last axis; a quarter, rounded down, is cut on each side."""
+    """Return the interquartile mean over the last axis; a quarter of the scores, rounded down, is cut on each side."""
     cut = scores.shape[-1] // 4
     middle = np.sort(np.asarray(scores, np.float64), axis=-1)[..., cut : scores.shape[-1] - cut]
     return np.asarray(middle.mean(axis=-1))
 
 
 def optimality_gap(scores: Float[np.ndarray, "... n"], goal: float = 1.0) -> Float64[np.ndarray, "..."]:
-    """Return by how much scores fall short of a goal; what lies above it does not count."""
+    """Return by how much scores fall short of a goal on average; scores above it count as the goal."""
     return np.asarray(goal - np.minimum(np.asarray(scores, np.float64), goal).mean(axis=-1))
 
 
@@ -121,10 +125,12 @@ def aggregate(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Estimate:
-    """Return a statistic of the scores of all tasks, with a percentile interval over resampled seeds.
+    """Return a statistic of the scores of all tasks, with a bootstrap interval over seeds.
 
     Args:
-        tasks: The scores of each task's seeds; tasks may have different numbers of them.
+        tasks: The scores of each task's seeds; their number may differ between tasks.
+        statistic: Reduces the last axis.
+        seed: Of the bootstrap.
     """
     tasks = [_finite(scores) for scores in tasks]
     tasks = [scores for scores in tasks if len(scores)]
@@ -134,8 +140,8 @@ def aggregate(
     seeds = sum(len(scores) for scores in tasks)
     if max(len(scores) for scores in tasks) < 2:  # resampling single seeds changes nothing
         return Estimate(value, np.nan, np.nan, seeds)
-    random = np.random.default_rng(seed)
-    drawn = np.concatenate([_resampled(scores, resamples, random) for scores in tasks], axis=1)
+    rng = np.random.default_rng(seed)
+    drawn = np.concatenate([_resampled(scores, resamples, rng) for scores in tasks], axis=1)
     low, high = np.quantile(statistic(drawn), [0.025, 0.975])
     return Estimate(value, float(low), float(high), seeds)
 
@@ -146,7 +152,10 @@ def probability_of_improvement(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Estimate:
-    """Return how likely a run of ours beats one of theirs, a tie counting half, averaged over the tasks both have."""
+    """Return the probability that a run of ours beats one of theirs, averaged over the tasks that both have.
+
+    A tie counts half.
+    """
     pairs = [(_finite(x), _finite(y)) for x, y in zip(ours, theirs, strict=True)]
     pairs = [(x, y) for x, y in pairs if len(x) and len(y)]
     if not pairs:
@@ -155,8 +164,8 @@ def probability_of_improvement(
     seeds = sum(len(x) + len(y) for x, y in pairs)
     if max(max(len(x), len(y)) for x, y in pairs) < 2:
         return Estimate(value, np.nan, np.nan, seeds)
-    random = np.random.default_rng(seed)
-    drawn = [_superiority(_resampled(x, resamples, random), _resampled(y, resamples, random)) for x, y in pairs]
+    rng = np.random.default_rng(seed)
+    drawn = [_superiority(_resampled(x, resamples, rng), _resampled(y, resamples, rng)) for x, y in pairs]
     low, high = np.quantile(np.mean(drawn, axis=0), [0.025, 0.975])
     return Estimate(value, float(low), float(high), seeds)
 
@@ -173,6 +182,6 @@ def _finite(scores: Float[np.ndarray, " n"]) -> Float64[np.ndarray, " m"]:
 
 
 def _resampled(
-    scores: Float64[np.ndarray, " n"], resamples: int, random: np.random.Generator
+    scores: Float64[np.ndarray, " n"], resamples: int, rng: np.random.Generator
 ) -> Float64[np.ndarray, "r n"]:
-    return scores[random.integers(len(scores), size=(resamples, len(scores)))]
+    return scores[rng.integers(len(scores), size=(resamples, len(scores)))]

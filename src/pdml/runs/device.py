@@ -1,11 +1,15 @@
-"""Settings that must be made before JAX starts: threads and the compilation cache."""
+"""The machine: threads and the compilation cache, which are set before JAX starts, and the matmul peak."""
 
 import hashlib
 import os
 import platform
 import sys
+import time
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+
+import numpy as np
 
 from pdml.core.errors import UserError
 
@@ -35,7 +39,7 @@ def prepare(threads: int | None = None) -> int:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
     # When XLA reads its own cache it reports two tuning preferences as missing features of the CPU, as errors.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if "jax" in sys.modules:  # it has looked at these before
+    if "jax" in sys.modules:  # it has read the environment before
         config = import_module("jax").config
         config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
         least = float(os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"])
@@ -50,3 +54,22 @@ def cache_dir() -> Path:
     lines = info.read_text().splitlines() if info.exists() else [platform.processor()]
     kind = "\n".join(line for line in lines[:30] if line.startswith(("model name", "flags", "Features")))
     return home / "pdml" / "jax" / hashlib.sha256(kind.encode()).hexdigest()[:16]
+
+
+def matmul_peak(
+    more: Sequence[Callable[[int], Callable[[], object]]] = (), size: int = 2048, repeats: int = 6
+) -> float:
+    """Return the best FLOP per second of a large float32 product.
+
+    Args:
+        more: Other ways to compute it than NumPy's: from the size, a call that does it once.
+    """
+    x = np.random.default_rng(0).random((size, size), np.float32)
+    calls: list[Callable[[], object]] = [lambda: x @ x, *(build(size) for build in more)]
+    best = np.inf
+    for _ in range(repeats):
+        for call in calls:
+            start = time.perf_counter()
+            call()
+            best = min(best, time.perf_counter() - start)
+    return 2.0 * size**3 / best

@@ -1,4 +1,4 @@
-"""The run directory: what a person reads, append-only, and where a run is kept."""
+"""The run directory: append-only csv files, what was run and on what, and the lock."""
 
 import csv
 import fcntl
@@ -9,30 +9,27 @@ import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pdml.config.schema import Config
-from pdml.runs.disk import replace_text
+from pdml.config.files import FORMAT, read_metadata, to_json
+from pdml.config.schema import Config, Settings
 from pdml.core.errors import UserError
-from pdml.config.validate import FORMAT, to_json
-
-if TYPE_CHECKING:  # its module imports Gymnasium
-    from pdml.envs.spaces import Spaces
+from pdml.core.version import package_version
+from pdml.runs.tensor_file import replace_text
 
 RECORDED_VERSIONS = ("pdml", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mujoco", "safetensors")
 
 
 class Table:
-    """An append-only csv file whose columns are fixed by its first row; what a later row lacks is not a number."""
+    """An append-only csv file whose columns are fixed by its first row; what a later row lacks is NaN."""
 
     def __init__(self, path: Path):
         self._path = path
 
     def add(self, *rows: dict[str, Any]) -> None:
-        """Append rows in one go; numbers are written so that they read back exactly."""
+        """Append rows in one write; numbers read back exactly."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         columns = self._columns()
@@ -48,7 +45,7 @@ class Table:
             file.write(text.getvalue())
 
     def _columns(self) -> list[str]:
-        """Read the head of the file, which a resumed run may have cut off."""
+        """Read the header, which a resumed run may have removed."""
         if not self._path.exists():
             return []
         with self._path.open() as file:
@@ -60,18 +57,18 @@ TABLES = ("progress.csv", "evaluations.csv", "timing.csv", "diagnostics.csv")
 
 
 def offsets(path: Path) -> dict[str, int]:
-    """Return how long each append-only file is: what a checkpoint keeps so that a resumed run doubles no row."""
+    """Return how long each append-only file is. A checkpoint keeps this, so that resuming duplicates no row."""
     return {name: (path / name).stat().st_size for name in TABLES if (path / name).exists()}
 
 
-def cut_back(path: Path, lengths: dict[str, int], step: int) -> None:
-    """Bring the files of a run back to what they were at a checkpoint."""
+def truncate_files(path: Path, lengths: dict[str, int], step: int) -> None:
+    """Truncate the files of a run to what they were at a checkpoint."""
     for name in TABLES:
         file = path / name
         if name not in lengths:
             file.unlink(missing_ok=True)
         elif not file.exists() or file.stat().st_size < lengths[name]:
-            raise UserError(f"run = '{path}': {name} is shorter than at its checkpoint; put it back or begin anew")
+            raise UserError(f"run = '{path}': {name} is shorter than at its checkpoint; restore it or start a new run")
         else:
             os.truncate(file, lengths[name])
     for file in path.rglob("*.partial"):
@@ -79,14 +76,14 @@ def cut_back(path: Path, lengths: dict[str, int], step: int) -> None:
     for folder in ("blocks", "archive", "checkpoints"):
         for file in (path / folder).glob("step_*.safetensors"):
             number = file.stem.removeprefix("step_")
-            if number.isdecimal() and (int(number) > step or (int(number) == step and folder == "blocks")):
+            if number.isdecimal() and int(number) > step:
                 file.unlink()
     (path / "error.txt").unlink(missing_ok=True)
     (path / "DONE").unlink(missing_ok=True)
 
 
 class Lock:
-    """Keeps everybody else away from a run; freed when the process ends, however it ends."""
+    """Keeps other processes away from a run; freed when the process ends, however it ends."""
 
     def __init__(self, path: Path):
         self._handle: int | None = None
@@ -102,7 +99,7 @@ class Lock:
             raise UserError(f"run-dir = '{path}': another process or agent is running it") from None
 
     def free(self) -> None:
-        """Let others in."""
+        """Free the run."""
         if self._handle is not None:
             self._close(self._handle)
             self._handle = None
@@ -120,24 +117,27 @@ def default_path(config: Config) -> Path:
     return path if not path.exists() else next(other for other in again if not other.exists())
 
 
-def create(path: Path, config: Config, threads: int, command: str, spaces: "Spaces") -> Lock:
-    """Create a run's directory, lock it, and write what is run, and with what."""
+def create(path: Path, settings: Settings, threads: int, command: str, environment: dict[str, Any]) -> Lock:
+    """Create a run's directory, lock it, and write what is run, on what and with what.
+
+    Args:
+        environment: What metadata.json records of the environment; see `pdml.envs.env_spec.EnvSpec.recorded`.
+    """
     check_free(path)
-    about = metadata(threads, command)
-    about["spaces"] = {"obs_size": spaces.obs_size, "low": spaces.low.tolist(), "high": spaces.high.tolist()}
+    about = {**metadata(threads, command), **environment}
     try:
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
         lock = Lock(path)
-        check_free(path)  # somebody may have been faster
+        check_free(path)  # another process may have been faster
         replace_text(path / "metadata.json", json.dumps(about, indent=2) + "\n")
-        replace_text(path / "config.json", to_json(config))
+        replace_text(path / "config.json", to_json(settings))
     except OSError as error:
         raise UserError(f"run-dir = '{path}': cannot be written ({error.strerror})") from None
     return lock
 
 
 def check_free(path: Path) -> None:
-    """Raise unless a run could be kept here; writes nothing."""
+    """Raise unless a new run can be written here; writes nothing."""
     try:
         taken = (path / "config.json").exists()
     except OSError as error:
@@ -173,13 +173,9 @@ def metadata(threads: int, command: str) -> dict[str, Any]:
 
 
 def note_resumed(path: Path, threads: int, command: str, step: int) -> list[str]:
-    """Add to a run's metadata that it goes on; return a line for each thing that may change its last bits."""
+    """Add to a run's metadata that it is resumed; return a line for each thing that may change its last bits."""
     file = path / "metadata.json"
-    try:
-        known = json.loads(file.read_text())
-    except (OSError, json.JSONDecodeError):
-        known = {}
-    now = metadata(threads, command)
+    known, now = read_metadata(path), metadata(threads, command)
     lines = []
     for name, was in {**known.get("versions", {}), "python": known.get("python")}.items():
         is_now = now["python"] if name == "python" else now["versions"].get(name)
@@ -194,35 +190,27 @@ def note_resumed(path: Path, threads: int, command: str, step: int) -> list[str]
     return lines
 
 
-def threads_of(path: Path) -> int | None:
-    """Return how many threads a run was begun with, if it says so."""
+def recorded_threads(path: Path) -> int | None:
+    """Return how many threads a run was started with, if it says so."""
     try:
-        return int(json.loads((path / "metadata.json").read_text())["machine"]["threads"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return int(read_metadata(path)["machine"]["threads"])
+    except (ValueError, KeyError, TypeError):
         return None
 
 
-def spaces_of(path: Path) -> dict[str, Any]:
-    """Return the spaces that a run's environment had."""
+def recorded_spaces(path: Path) -> dict[str, Any]:
+    """Return the spaces of a run's environment, as it recorded them."""
     try:
-        return json.loads((path / "metadata.json").read_text())["spaces"]
-    except (OSError, ValueError, KeyError):
-        raise UserError(f"run = '{path}': its metadata.json says nothing of the environment's spaces") from None
+        return read_metadata(path)["spaces"]
+    except KeyError:
+        raise UserError(f"run = '{path}': its metadata.json does not record the environment's spaces") from None
 
 
-def require(path: Path) -> Path:
+def require_run(path: Path) -> Path:
     """Return the path if it holds a run."""
     if not (path / "config.json").is_file():
         raise UserError(f"run = '{path}': no run there (it has no config.json)")
     return path
-
-
-def package_version(name: str) -> str | None:
-    """Return the version of an installed package."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _git(*words: str) -> str | None:

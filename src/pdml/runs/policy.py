@@ -1,15 +1,16 @@
-"""The policy alone, as a function of numpy arrays: what one takes to where it is used. Needs no JAX."""
+"""The policy by itself, as a function of numpy arrays. Needs no JAX, so it can be used anywhere."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pdml.runs.tensor_file import read_arrays, write_arrays
+from pdml.core.batching import as_batch
 from pdml.core.errors import UserError
+from pdml.runs.tensor_file import read_arrays, write_arrays
 
 SMOOTH, NORMALISER = "actor.layers", "actor.normaliser"
-"""Names in the file of an actor with a normaliser."""
+"""Names in the file, for an actor with a normaliser."""
 
 
 class Policy(NamedTuple):
@@ -23,7 +24,7 @@ class Policy(NamedTuple):
     step: int
     """Real steps learned from."""
     normaliser: tuple[np.ndarray, np.ndarray] | None = None
-    """Mean and scale of observations, of actors that have them; these are smooth: SiLU in the place of ReLU."""
+    """Mean and scale of observations, for actors that standardise them; these use SiLU instead of ReLU."""
 
     def __call__(self, obs: Any) -> np.ndarray:
         """Return the action in the environment's own range, for one observation or for each of a batch."""
@@ -59,7 +60,7 @@ class Policy(NamedTuple):
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray], low: np.ndarray, high: np.ndarray, step: int) -> "Policy":
-        """Make a policy of the arrays of an actor, named as in its file."""
+        """Make a policy from the arrays of an actor, named as in its file."""
         normaliser, name = None, "actor"
         if f"{NORMALISER}.mean" in arrays:
             normaliser, name = (arrays[f"{NORMALISER}.mean"], arrays[f"{NORMALISER}.scale"]), SMOOTH
@@ -84,16 +85,3 @@ def _relu(x: np.ndarray) -> np.ndarray:
 
 def _silu(x: np.ndarray) -> np.ndarray:
     return x * 0.5 * (1.0 + np.tanh(0.5 * x))
-
-
-def as_batch(obs: Any, size: int, name: str = "obs") -> np.ndarray:
-    """Return one vector or a batch of them as a batch of float32, or say what is wrong with it."""
-    try:
-        array = np.array(obs, np.float32)
-    except (TypeError, ValueError):
-        pair = isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict)
-        hint = "; env.reset() returns a pair, of which it is the first" if pair else ""
-        raise UserError(f"{name}: must be an array of numbers{hint}") from None
-    if array.ndim not in (1, 2) or array.shape[-1] != size:
-        raise UserError(f"{name}: has shape {array.shape}; ({size},) or (n, {size}) is needed")
-    return array.reshape(-1, size)

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar on a terminal, one line per evaluation elsewhere."""
+"""What a person sees during a run: a progress bar on a terminal, one line per evaluation elsewhere."""
 
 import sys
 
@@ -8,11 +8,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pdml.envs.evaluation import EpisodeResult
 
 SHOWN = {"collect": "collecting", "fit": "fitting", "improve": "learning", "evaluate": "evaluating"}
-"""Phases that can take long: a fit or a lesson of double-horizon learning takes minutes."""
+"""Phases that can take long: a fit or an update phase of DHMBPO takes minutes."""
 
 
 class Watcher:
-    """Shows what is being done, step, return, model error, steps a second and the time left."""
+    """Shows the current phase, step, return, model error, steps per second and the time left."""
 
     def __init__(self, total: int, warmup: int, step: int = 0):
         self._stream = sys.stdout
@@ -42,13 +42,13 @@ class Watcher:
         self._bar.update(self._task, completed=step, numbers=self._numbers())
 
     def phase(self, name: str) -> None:
-        """Say what is being done from now on."""
+        """Show the phase that begins."""
         if self._bar is not None and name in SHOWN:
             warming = name == "collect" and self._step < self._warmup
             self._bar.update(self._task, phase="warm-up" if warming else SHOWN[name])
 
     def block(self, model_error: float | None, rate: float) -> None:
-        """Take over the numbers of a block; without a model there is no error of it."""
+        """Take the numbers of a block; model-free methods have no model error."""
         self._text["model error"] = "-" if model_error is None else f"{model_error:.3g}"
         self._text["steps/s"] = f"{rate:.1f}"
 
@@ -63,7 +63,7 @@ class Watcher:
             print(line, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         if self._bar is not None:
             self._bar.stop()
 

@@ -1,195 +1,227 @@
-"""A run that is open in this process, from a configuration to a finished directory, and the use of a finished one."""
+"""A run that is open in this process: in memory first, then with a directory of its own."""
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import gymnasium
 import jax
 import numpy as np
+from jaxtyping import Float32
 
-from pdml.runs import checkpoint, resources, directory
-from pdml.core import signals
-from pdml.envs import watchdog
-from pdml.training.loop import Parts, TrainState, init, train, wire
-from pdml.runs.tensor_file import read_arrays
-from pdml.config.schema import Config, change
-from pdml.runs.disk import replace_text
-from pdml.envs.gym import Episode, begin, make_env
-from pdml.core.errors import UserError
-from pdml.envs.evaluation import EpisodeResult, evaluate
-from pdml.models.rollouts import Imagined, grown
-from pdml.envs.env_spec import Problem, problem_of, spaces_of
-from pdml.runs.progress import Watcher
-from pdml.core.rng import Purpose, key
-from pdml.runs.recorder import Happened, Recorder
-from pdml.config.validate import check, read_config, to_json
+from pdml.config.fields import change
+from pdml.config.files import read_run, to_json
+from pdml.config.schema import Settings
 from pdml.config.tasks import PYTHON
-from pdml.envs.termination_fns import by_rule, never
+from pdml.config.validate import check
+from pdml.core import signals
+from pdml.core.errors import UserError
 from pdml.core.stopwatch import Stopwatch
-from pdml.core.transition import Layout
-from pdml.core.pytree import unflatten
+from pdml.envs import watchdog
+from pdml.envs.env_spec import EnvSpec, spec_of
+from pdml.envs.episode import Episode, Step, begin_episode
+from pdml.runs import checkpoint, directory, resources
+from pdml.runs.ledger import Ledger
+from pdml.runs.progress import Watcher
+from pdml.runs.recorder import Recorder, StepRecord
+from pdml.runs.tensor_file import replace_text
+from pdml.training.diagnostics import FreshReservoir
+from pdml.training.loop import Training, train
+from pdml.training.methods import wire
+from pdml.training.state import TrainState, add_prior, extend_model_buffer, initial_state
 
 Say = Callable[[str], None]
-"""Takes one line about something that is not as it was."""
+"""Prints one line about something that is not as it was."""
 
 
-def build(config: Config) -> tuple[gymnasium.Env, Layout, Parts]:
-    """Make the environment of a configuration and wire its method."""
-    problem = problem_of(config)
-    assert problem.make is not None
-    return problem.make(), problem.spaces.layout, wire(config, problem.spaces.layout, problem.known)
+class LiveRun:
+    """A run in memory: settings, environment, compiled parts, state. It may have no directory yet."""
 
-
-class Session:
-    """A run that is open in this process: its state, its environment, and its directory once it has one."""
-
-    def __init__(self, config: Config, problem: Problem):
-        self.config, self.problem = config, problem
-        self.layout = problem.spaces.layout
-        self.parts = wire(config, self.layout, problem.known)
-        self.env = problem.make() if problem.make is not None else None
-        self.clock = Stopwatch()
+    def __init__(self, settings: Settings, spec: EnvSpec, clock: Stopwatch, env: gymnasium.Env | None):
+        self.settings, self.spec, self.env = settings, spec, env
+        self.layout = spec.spaces.layout
+        self.training = Training(settings.learning, wire(settings.learning, self.layout, spec.known), clock)
+        self.state: TrainState
+        self.ledger = Ledger(FreshReservoir(self.layout.width))
         self.path: Path | None = None
-        self.recorder: Recorder | None = None
-        self._lock: directory.Lock | None = None
-        self._files: dict[str, Any] | None = None
-        self._seen: list[Path] = []
-        self.closed = False
-        episode = Episode(0, foreign=True) if self.env is None else begin(self.env, config.seed, 0)
-        self.state = init(config, self.layout, self.parts, episode)
+        """The directory that it was loaded from, or that a session gave it."""
+        self.files: dict[str, Any] | None = None
+        """What the checkpoint that it was loaded from says of the directory's files; None once they agree."""
+        self.seen: list[Path] = []
+        """The checkpoints that there were when it was loaded."""
 
-    def create(self, path: Path, threads: int, command: str) -> "Session":
-        """Give a run that begins its directory."""
-        if self.config.diagnose:
-            self.problem.others()
-        self._lock = directory.create(path, self.config, threads, command, self.problem.spaces)
-        self.path = path
-        return self
+    @classmethod
+    def new(cls, settings: Settings, spec: EnvSpec, prior: Float32[np.ndarray, "n width"] | None = None) -> "LiveRun":
+        """Begin a run.
 
-    def lock(self, path: Path) -> "Session":
-        """Keep other processes, and other sessions of this one, away from a directory."""
-        self._lock = self._lock or directory.Lock(path)
-        return self
+        Args:
+            prior: Transitions that were collected before.
+        """
+        env = None if spec.make is None else spec.make()
+        live = cls(settings, spec, Stopwatch(), env)
+        config = settings.learning
+        episode = Episode(0, foreign=True) if env is None else begin_episode(env, config.seed, 0)
+        recipe, steps = live.training.parts.recipe, settings.run.steps
+        live.state = initial_state(config, live.layout, recipe, episode, steps)
+        if prior is not None:
+            add_prior(live.state, prior)
+        return live
 
-    def load(self, path: Path, say: Say) -> "Session":
-        """Take over the newest checkpoint of a run that is whole, and look at nothing else."""
-        self._seen = found = checkpoint.saved(path)
+    @classmethod
+    def load(cls, path: Path, settings: Settings, spec: EnvSpec, say: Say) -> "LiveRun":
+        """Load the newest checkpoint of a run that is not damaged; nothing else is read, and nothing is written."""
+        found = checkpoint.saved_checkpoints(path)
+        env = None if spec.make is None else spec.make()
+        live = cls(settings, spec, Stopwatch(), env)
         for file in found:
             try:
-                self.state, self._files, reproduced = checkpoint.load(
-                    file, self.config, self.layout, self.parts, self.env
-                )
+                loaded = checkpoint.load_checkpoint(file, settings, live.layout, live.training.parts.recipe, env)
             except UserError as error:
                 say(f"{error}; trying the one before" if file != found[-1] else str(error))
                 continue
-            if not reproduced:
+            if not loaded.reproduced:
                 say("the environment does not reproduce its episode from its seed and actions; a new episode begins")
-            self.path, self.clock = path, Stopwatch(self._files["total"], self._files["seconds"])
-            return self
-        what = f"none of its {len(found)} checkpoints is whole" if found else "it has no checkpoint yet"
-        raise UserError(f"run = '{path}': cannot go on, {what}; begin it anew")
-
-    def take_up(self, threads: int, command: str, say: Say) -> "Session":
-        """Make a loaded run one's own: lock it, and bring its files back to the checkpoint."""
-        assert self.path is not None
-        assert self._files is not None
-        self.lock(self.path)
-        newest = checkpoint.saved(self.path)
-        if newest and newest[0] not in self._seen:
-            raise UserError(f"run = '{self.path}': has gone on since it was loaded; load it again")
-        for line in directory.note_resumed(self.path, threads, command, self.state.step):
-            say(line)
-        directory.cut_back(self.path, self._files["lengths"], self.state.step)
-        checkpoint.keep_last(self.path)
-        self._files = None
-        return self
-
-    def start_over(self, path: Path, say: Say) -> "Session":
-        """Take over a run that ended before its first checkpoint."""
-        say("it has no checkpoint yet; it begins anew")
-        self.path, self._files = path, {"lengths": {}}
-        return self
+            live.state, live.ledger, live.files = loaded.state, loaded.ledger, loaded.files
+            live.path, live.seen = path, found
+            clock = Stopwatch(loaded.files["total"], loaded.files["seconds"])
+            live.training = live.training._replace(clock=clock)
+            return live
+        live.close()
+        what = f"none of its {len(found)} checkpoints is readable" if found else "it has no checkpoint yet"
+        raise UserError(f"run = '{path}': cannot be resumed, {what}; start a new run")
 
     @property
-    def loaded(self) -> bool:
-        """Whether the run was loaded and not yet taken up."""
-        return self._files is not None
+    def steps(self) -> int:
+        """Real steps that the run is meant to have."""
+        return self.settings.run.steps
 
-    def aim(self, steps: int, watcher: Watcher | None = None) -> Recorder:
-        """Make all ready to go on to a number of real steps: room, files, recorder."""
-        assert self.path is not None
-        config = change(self.config, {"steps": steps})
-        resources.require(resources.estimate(config, self.layout, self.state.prior), self.path)
-        self.config = config
-        if (self.path / "config.json").read_text() != to_json(self.config):
-            replace_text(self.path / "config.json", to_json(self.config))
-        world = self.parts.recipe.world
-        if world is not None:
-            room = jax.eval_shape(lambda: world.empty(config, self.layout).rows)
-            self.state.imagined = grown(cast(Imagined, self.state.imagined), len(room))
-        for name in ("DONE", "error.txt"):
-            (self.path / name).unlink(missing_ok=True)
-        if self.recorder is None:
-            step = self.state.step
-            self.recorder = Recorder(self.path, self.config, self.parts, self.problem, self.clock, step)
-        elif self.recorder.short:
-            directory.cut_back(self.path, self.recorder.lengths, self.state.step)
-        self.recorder.begin(self.config, watcher)
-        if not checkpoint.saved(self.path):  # from now on there is always one to go back to
-            self.recorder.save(self.state)
-        return self.recorder
+    def close(self) -> None:
+        """Close the environment, unless it is borrowed."""
+        if self.env is not None and not self.spec.borrowed:
+            self.env.close()
 
-    def learn(
-        self, steps: int, watcher: Watcher | None = None, after: Callable[[Happened], bool] = lambda happened: True
-    ) -> None:
-        """Go on to a number of real steps in all.
+
+class Session:
+    """A live run with its directory, which no other process can write to meanwhile."""
+
+    def __init__(self, live: LiveRun, path: Path, lock: directory.Lock):
+        """Use `begin` or `resume`."""
+        self.live, self.path, self._lock = live, path, lock
+        live.path, live.files = path, None
+        self._recorder: Recorder | None = None
+
+    @classmethod
+    def begin(cls, live: LiveRun, path: Path, threads: int, command: str, steps: int | None = None) -> "Session":
+        """Create the directory of a new run.
 
         Args:
-            after: Told after every step what it brought about; false ends it here.
+            steps: How far it is to go, if not as far as its settings say; there must be room for that.
         """
-        assert self.env is not None
-        assert self.path is not None
-        with failures_noted(self.path), closing(watcher) if watcher is not None else nullcontext():
-            recorder = self.aim(steps, watcher)
+        if live.settings.run.diagnose:
+            live.spec.make_more()
+        aim = live.settings if steps is None else change(live.settings, {"steps": steps})
+        resources.require(resources.estimate(aim, live.layout, live.state.prior), path)
+        return cls(live, path, directory.create(path, live.settings, threads, command, live.spec.recorded()))
 
-            def after_step(state: TrainState) -> None:
-                if not after(recorder(state)):
+    @classmethod
+    def resume(cls, path: Path, load: Callable[[], LiveRun], threads: int, command: str, say: Say) -> "Session":
+        """Resume a run: lock its directory, load it, and truncate its files to the checkpoint.
+
+        Args:
+            load: Loads the run, or returns one that was loaded before.
+        """
+        lock = directory.Lock(path)
+        try:
+            live = load()
+            newest = checkpoint.saved_checkpoints(path)
+            if newest and newest[0] not in live.seen:
+                raise UserError(f"run = '{path}': has been continued since it was loaded; load it again")
+            for line in directory.note_resumed(path, threads, command, live.state.step):
+                say(line)
+            directory.truncate_files(path, (live.files or {}).get("lengths", {}), live.state.step)
+            checkpoint.delete_old_checkpoints(path)
+        except BaseException:
+            lock.free()
+            raise
+        return cls(live, path, lock)
+
+    def prepare(self, steps: int, watcher: Watcher | None = None) -> Recorder:
+        """Make ready to continue to a number of real steps: room in memory and on disk, files, recorder."""
+        live = self.live
+        settings = change(live.settings, {"steps": steps})
+        resources.require(resources.estimate(settings, live.layout, live.state.prior), self.path)
+        live.settings = settings
+        if (self.path / "config.json").read_text() != to_json(settings):
+            replace_text(self.path / "config.json", to_json(settings))
+        model = live.training.parts.recipe.model
+        if model is not None:
+            room = jax.eval_shape(lambda: model.empty_buffer(settings.learning, live.layout, steps).rows)
+            extend_model_buffer(live.state, len(room))
+        for name in ("DONE", "error.txt"):
+            (self.path / name).unlink(missing_ok=True)
+        if self._recorder is None:
+            self._recorder = Recorder(self.path, settings, live.training, live.spec, live.ledger, live.state.step)
+        elif self._recorder.short:
+            directory.truncate_files(self.path, self._recorder.lengths, live.state.step)
+        self._recorder.begin(steps, watcher)
+        if not checkpoint.saved_checkpoints(self.path):  # from now on there is always one to return to
+            self._recorder.save(live.state)
+        return self._recorder
+
+    def recorder(self) -> Recorder:
+        """Return the recorder, ready for more steps; a row of an unfinished block is removed first."""
+        if self._recorder is None or self._recorder.short:
+            return self.prepare(self.live.steps)
+        return self._recorder
+
+    def learn(
+        self, steps: int, watcher: Watcher | None = None, after: Callable[[StepRecord], bool] = lambda record: True
+    ) -> None:
+        """Continue to a number of real steps in all.
+
+        Args:
+            after: Called after every step with what was recorded; false ends learning.
+        """
+        live = self.live
+        assert live.env is not None
+        with failures_noted(self.path), closing(watcher) if watcher is not None else nullcontext():
+            recorder = self.prepare(steps, watcher)
+
+            def after_step(state: TrainState, step: Step) -> None:
+                if not after(recorder(state, step)):
                     raise _EnoughError
 
             try:
-                train(self.state, self.env, self.parts, self.config, self.clock, after_step)
+                train(live.state, live.env, live.training, steps, after_step)
             except _EnoughError:
-                recorder.save(self.state)
-            recorder.finish(self.state)
-            if self.state.step == steps:
+                recorder.save(live.state)
+            recorder.finish(live.state)
+            if live.state.step == steps:
                 (self.path / "DONE").write_text(f"{steps}\n")
+
+    def save(self) -> None:
+        """Write a checkpoint now."""
+        (self._recorder or self.prepare(self.live.steps)).save(self.live.state)
 
     def lengths(self) -> dict[str, int]:
         """Return how long the append-only files are, or were before the row of an unfinished block."""
-        if self._files is not None:
-            return self._files["lengths"]
-        if self.recorder is not None and self.recorder.short:
-            return self.recorder.lengths
-        return {} if self.path is None else directory.offsets(self.path)
+        if self._recorder is not None and self._recorder.short:
+            return self._recorder.lengths
+        return directory.offsets(self.path)
 
     def close(self) -> None:
-        """Let everything go."""
-        if self.recorder is not None:
-            self.recorder.close()
-        if self.env is not None and not self.problem.lent:
-            self.env.close()
-        if self._lock is not None:
-            self._lock.free()
-        self.recorder = self._lock = None
-        self.closed = True
+        """Close environments and free the directory; the live run stays usable without it."""
+        if self._recorder is not None:
+            self._recorder.close()
+        self._lock.free()
+        self._recorder = None
 
 
 @contextmanager
-def failures_noted(path: Path) -> Iterator[None]:
-    """Write into a run's directory why what is inside failed, also where an environment hangs."""
+def failures_noted(path: Path) -> Generator[None, None, None]:
+    """Write error.txt into a run's directory if the body fails, also if an environment hangs."""
     watchdog.watch(path / "error.txt")
     try:
         yield
@@ -206,94 +238,60 @@ def failures_noted(path: Path) -> Iterator[None]:
 
 
 class _EnoughError(Exception):
-    """Somebody who was told of a step wants no more."""
+    """Whoever is called after a step wants no more."""
 
 
-def run(config: Config, path: Path, threads: int, command: str, say: Say = lambda line: None) -> TrainState:
+def start_run(settings: Settings, path: Path, threads: int, command: str, say: Say = lambda line: None) -> TrainState:
     """Train from the first step to the last and leave a complete directory."""
     directory.check_free(path)
-    problem = problem_of(config)
-    needed = resources.estimate(config, problem.spaces.layout)
+    spec = spec_of(settings)
+    needed = resources.estimate(settings, spec.spaces.layout)
     resources.require(needed, path)
-    say(resources.describe(needed))
-    with closing(Session(config, problem).create(path, threads, command)) as session:
-        session.learn(config.steps, Watcher(config.steps, config.warmup_steps, session.state.step))
-        return session.state
+    say(resources.describe_needs(needed))
+    with closing(LiveRun.new(settings, spec)) as live:
+        with closing(Session.begin(live, path, threads, command)) as session:
+            session.learn(live.steps, _watcher(live))
+        return live.state
 
 
-def resume(path: Path, steps: int | None, threads: int, command: str, say: Say, or_begin: bool = False) -> TrainState:
-    """Go on from the newest checkpoint that is whole, as if the run had never stopped.
+def resume_run(
+    path: Path, steps: int | None, threads: int, command: str, say: Say, or_begin: bool = False
+) -> TrainState:
+    """Resume from the newest checkpoint that is not damaged, as if the run had never stopped.
 
     Args:
         steps: Real steps in all, to go further than the run was meant to.
-        or_begin: Begin where there is no checkpoint yet.
+        or_begin: Start from the first step if there is no checkpoint yet.
     """
-    config = read_config(directory.require(path) / "config.json")
-    if config.env.startswith(PYTHON):
+    settings, task = read_run(directory.require_run(path))
+    if settings.learning.env.startswith(PYTHON):
         raise UserError(f"run = '{path}': its environment is a Python object; use pdml.Agent.load(path, env=...)")
-    config = _extended(check(config), path, steps)
-    problem = problem_of(config)
-    with failures_noted(path), closing(Session(config, problem)) as session:
-        session.lock(path)
-        begins = or_begin and not checkpoint.saved(path)
-        loaded = session.start_over(path, say) if begins else session.load(path, say)
-        loaded.take_up(threads, command, say)
-        session.learn(config.steps, Watcher(config.steps, config.warmup_steps, session.state.step))
-        return session.state
+    settings = check(_extended(check(settings, task), path, steps), task)
+    spec = spec_of(settings)
+
+    def load() -> LiveRun:
+        if or_begin and not checkpoint.saved_checkpoints(path):
+            say("it has no checkpoint yet; it starts again")
+            return LiveRun.new(settings, spec)
+        return LiveRun.load(path, settings, spec, say)
+
+    with failures_noted(path), closing(Session.resume(path, load, threads, command, say)) as session:
+        with closing(session.live) as live:
+            session.learn(live.steps, _watcher(live))
+        return live.state
 
 
-def _extended(config: Config, path: Path, steps: int | None) -> Config:
-    """Return the configuration with its new number of steps."""
-    done = (path / "DONE").exists()
-    if steps is None or steps == config.steps:
-        if done:
-            raise UserError(f"run = '{path}': is done at {config.steps} steps; go further with --steps")
-        return config
-    if steps < config.steps:
-        raise UserError(f"steps = {steps}: the run is meant to have {config.steps}; give more")
-    return check(change(config, {"steps": steps}))
+def _watcher(live: LiveRun) -> Watcher:
+    return Watcher(live.steps, live.settings.learning.warmup_steps, live.state.step)
 
 
-class RunPolicy(NamedTuple):
-    """The policy of a run, ready to act on batches of observations, with actions in [-1, 1]."""
-
-    config: Config
-    step: int
-    mode: Callable[[np.ndarray], np.ndarray]
-    sample: Callable[[np.ndarray, jax.Array], np.ndarray]
-
-
-def load_policy(path: Path) -> RunPolicy:
-    """Read the last policy of a run."""
-    config = check(read_config(directory.require(path) / "config.json"))
-    arrays, note = read_arrays(path / "policy.safetensors")
-    agent = wire(config, spaces_of(config.env).layout, by_rule(never)).recipe.agent
-    try:
-        actor = unflatten(agent.init(key(0, Purpose.AGENT_INIT)).actor, arrays, "actor")
-    except ValueError as error:
-        raise UserError(f"run = '{path}': its policy does not belong to its configuration ({error})") from None
-    mode, sample = jax.jit(agent.mode), jax.jit(agent.sample)
-    return RunPolicy(
-        config,
-        note["step"],
-        lambda obs: np.asarray(mode(actor, obs)),
-        lambda obs, draw: np.asarray(sample(actor, obs, draw)),
-    )
-
-
-def evaluate_run(path: Path, episodes: int, stochastic: bool, seed: int | None) -> tuple[int, list[EpisodeResult]]:
-    """Evaluate the policy of a run in fresh environments; return the policy's step and the episodes."""
-    policy = load_policy(path)
-    chosen = policy.config.seed if seed is None else seed
-
-    def act(obs: np.ndarray, time: int) -> np.ndarray:
-        return policy.sample(obs, key(chosen, Purpose.EVALUATION_ACT, time)) if stochastic else policy.mode(obs)
-
-    config = policy.config
-    envs = [make_env(config.env, config.max_episode_steps, config.env_timeout) for _ in range(episodes)]
-    try:
-        results = evaluate(envs, act, chosen, policy.step, episodes)
-    finally:
-        for env in envs:
-            env.close()
-    return policy.step, results
+def _extended(settings: Settings, path: Path, steps: int | None) -> Settings:
+    """Return the settings with their new number of steps."""
+    meant = settings.run.steps
+    if steps is None or steps == meant:
+        if (path / "DONE").exists():
+            raise UserError(f"run = '{path}': is done at {meant} steps; go further with --steps")
+        return settings
+    if steps < meant:
+        raise UserError(f"steps = {steps}: the run is meant to have {meant}; give more")
+    return change(settings, {"steps": steps})

@@ -1,25 +1,24 @@
-"""Files of arrays: safetensors with a note and a checksum, written so that a reader never meets half a file."""
+"""Files of arrays: safetensors with a JSON note and a checksum; a file is complete or not there at all."""
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from pdml.runs.disk import to_disk
 from pdml.core.errors import UserError
 
 FORMAT = 3
-"""Version of files of arrays; 3 has a checksum."""
+"""Version of these files; 3 has a checksum."""
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray], note: dict[str, Any]) -> None:
     """Write arrays and a JSON note to one file, with a checksum of both.
 
-    A reader never sees half of it, and neither does who comes back after a power cut: the file is whole on the disk
-    before it takes its name.
+    The file is complete on disk before it gets its name, so nobody ever reads half of it, not even after a power cut.
     """
     partial = path.with_name(path.name + ".partial")
     contiguous = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
@@ -30,7 +29,7 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray], note: dict[str, Any]
         to_disk(partial)
         partial.replace(path)
     except BaseException:
-        partial.unlink(missing_ok=True)  # on a full disk it would keep the rest from being written
+        partial.unlink(missing_ok=True)  # on a full disk it would block other writes
         raise
     to_disk(path.parent)
 
@@ -38,7 +37,7 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray], note: dict[str, Any]
 def save_file(arrays: dict[str, np.ndarray], path: Path, metadata: dict[str, str]) -> None:
     """Write a safetensors file.
 
-    The library's own writer goes through a file of a random name, which a process that is killed leaves behind.
+    The library's own writer uses a temporary file with a random name, which a killed process leaves behind.
     """
     order = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # so that all are aligned
     head: dict[str, Any] = {"__metadata__": metadata}
@@ -82,3 +81,21 @@ def _checksum(arrays: dict[str, np.ndarray], note: dict[str, Any]) -> str:
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
     return digest.hexdigest()
+
+
+def to_disk(path: Path) -> None:
+    """Wait until a file, or the entries of a directory, are on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace a small text file; a reader sees the old or the new one."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    to_disk(partial)
+    partial.replace(path)
+    to_disk(path.parent)

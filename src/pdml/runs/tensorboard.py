@@ -1,7 +1,7 @@
-"""Numbers for TensorBoard, written in the calling thread.
+"""TensorBoard events, written in the calling thread.
 
-tensorboardX's own SummaryWriter hands them to a thread; where that dies, of a full disk or of a clock that is set back,
-the run waits for it for ever.
+tensorboardX's own SummaryWriter uses a thread; if that dies, of a full disk or a clock that is set back, the run waits
+for it forever.
 """
 
 import socket
@@ -14,16 +14,16 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 from tensorboardX.summary import scalar
 
-events: Any = event_pb2  # its names are made when it is imported
+events: Any = event_pb2  # protobuf makes its names at import
 
 
 class Board:
-    """A file of events of its own for each time that a run begins or goes on."""
+    """One event file per start or resume of a run."""
 
     def __init__(self, path: Path, step: int):
         self._path = path / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{step}"
         self._append(events.Event(file_version="brain.Event:2"))
-        if step:  # whatever another file has of later steps does not count
+        if step:  # later steps in other files no longer count
             log = events.SessionLog
             self._append(events.Event(step=step + 1, session_log=log(status=log.START)))
 

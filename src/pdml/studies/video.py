@@ -1,4 +1,4 @@
-"""Pictures of a policy at work: videos through Gymnasium's recorder, and strips of frames for reports."""
+"""Pictures of a policy at work: videos by Gymnasium's recorder, and strips of frames for reports."""
 
 import io
 import os
@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from pdml.config.validate import read_config
+from pdml.config.files import read_config
 from pdml.core.errors import UserError
 
 if TYPE_CHECKING:
-    from pdml.runs.session import RunPolicy
+    from pdml.runs.saved_policy import SavedPolicy
 
 FRAMES = 8
 """Frames of a strip."""
 
 
 class NoRendererError(UserError):
-    """Nothing can render here."""
+    """No renderer works on this machine."""
 
 
 def rendering_env(env_id: str, **kwargs: Any) -> gymnasium.Env:
     """Make an environment that renders, without a display where there is none, or say in one line what is missing.
 
-    Must come before anything imports MuJoCo, which chooses its renderer then.
+    Must be called before anything imports MuJoCo, which chooses its renderer at import.
     """
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")
@@ -39,7 +39,7 @@ def rendering_env(env_id: str, **kwargs: Any) -> gymnasium.Env:
         env = make_env(env_id, render_mode="rgb_array", **kwargs)
         env.reset(seed=0)
         env.render()
-    except Exception as error:  # whatever the graphics library raises, here or while the environment is made
+    except Exception as error:  # whatever the graphics library raises, now or while the environment is made
         reason = error.__cause__ if isinstance(error, UserError) else error
         if reason is None:
             raise
@@ -55,9 +55,9 @@ def record(path: Path, episodes: int, out: Path, seed: int | None = None) -> lis
     """Write a video of each episode of a run's last policy."""
     if find_spec("moviepy") is None:
         raise UserError("videos need moviepy: pip install 'pdml[video]' (in a checkout, '.[video]')")
-    with closing(rendering_env(read_config(path / "config.json").env)) as env:
+    with closing(rendering_env(read_config(path / "config.json").learning.env)) as env:
         from pdml.core.rng import Purpose, env_seed
-        from pdml.runs.session import load_policy
+        from pdml.runs.saved_policy import load_policy
 
         policy = load_policy(path)
         name = f"step_{policy.step:08d}"
@@ -70,14 +70,14 @@ def record(path: Path, episodes: int, out: Path, seed: int | None = None) -> lis
             recorder = gymnasium.wrappers.RecordVideo(
                 env, str(out), episode_trigger=lambda number: True, name_prefix=name, disable_logger=True
             )
-        chosen = policy.config.seed if seed is None else seed
+        chosen = policy.settings.learning.seed if seed is None else seed
         with closing(recorder):
             for number in range(episodes):
                 _play(recorder, policy, env_seed(chosen, Purpose.EVALUATION, policy.step, number))
     return [out / f"{name}-episode-{number}.mp4" for number in range(episodes)]
 
 
-def _play(env: gymnasium.Env, policy: "RunPolicy", seed: int) -> list[np.ndarray]:
+def _play(env: gymnasium.Env, policy: "SavedPolicy", seed: int) -> list[np.ndarray]:
     """Play an episode; return its actions."""
     obs, _ = env.reset(seed=seed)
     actions, ended = [], False
@@ -93,14 +93,14 @@ def strip(path: Path, frames: int = FRAMES, width: int = 200, height: int = 150)
 
     The episode is played twice: to know how long it is, and to render the moments that are shown.
     """
-    with closing(rendering_env(read_config(path / "config.json").env, width=width, height=height)) as env:
+    with closing(rendering_env(read_config(path / "config.json").learning.env, width=width, height=height)) as env:
         from PIL import Image
 
         from pdml.core.rng import Purpose, env_seed
-        from pdml.runs.session import load_policy
+        from pdml.runs.saved_policy import load_policy
 
         policy = load_policy(path)
-        start = env_seed(policy.config.seed, Purpose.EVALUATION, policy.step, 0)
+        start = env_seed(policy.settings.learning.seed, Purpose.EVALUATION, policy.step, 0)
         actions = _play(env, policy, start)
         wanted = set(np.linspace(0, len(actions), frames).round().astype(int).tolist())
         env.reset(seed=start)

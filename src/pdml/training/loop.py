@@ -1,350 +1,344 @@
-"""Algorithm 2 of the paper, PDML-MBPO, top to bottom; with other recipes, the methods it is compared with.
+"""Algorithm 2 of the paper, PDML-MBPO, and the two other ways to learn: model-free, and DHMBPO's update phases.
 
-[Wang et al. 2023, Appendix A]. Data goes one way round: environment, replay, history, weighting, model, imagination,
-agent, environment.
+[Wang et al. 2023, Appendix A]. A learner is a generator: it yields an action, is sent the step that the action led to,
+and yields once more when it has learned from it. So the same three loops serve an environment (`train`) and a caller
+who steps the environment (`pdml.Agent.act` and `observe`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Generator
+from typing import NamedTuple
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32
 
-from pdml.agents.sac import Lesson
+from pdml.config.methods import METHODS
+from pdml.config.schedule import Schedule
 from pdml.config.schema import Config
 from pdml.core.errors import Diverged
 from pdml.core.rng import Purpose, generator, key
 from pdml.core.stopwatch import Stopwatch
-from pdml.core.transition import Layout
-from pdml.data.minibatches import Mixing
-from pdml.data.replay import RealRows, Replay
+from pdml.data.model_buffer import branch_length, branch_sizes
+from pdml.data.replay import RealRows
 from pdml.data.sampling import Sampler
-from pdml.envs.gym import Episode, Step, advance
-from pdml.envs.termination_fns import Known
-from pdml.models.rollouts import Imagined, horizon, resize, sizes
-from pdml.training.diagnostics import Probes
-from pdml.training.methods import RECIPES, Recipe, World
-from pdml.training.scores import Scoring, scoring
-from pdml.weighting.by_policy import Context, Weights, by_block
-from pdml.weighting.policy_distance import estimator
-from pdml.weighting.policy_history import History
+from pdml.envs.episode import Episode, Step, advance_episode, begin_episode, follow_step
+from pdml.training.recipe import Parts
+from pdml.training.state import BlockLog, TrainState
+from pdml.weighting.base import Context, Weights, by_block
+
+Action = Float32[np.ndarray, " action"]
+
+Learner = Generator[Action | None, Step, None]
+"""Yields an action, is sent its step, yields None when it has learned from it, and so on without end."""
 
 
-@dataclass
-class BlockLog:
-    """What a block has to report when it ends."""
-
-    metrics: dict[str, float] = field(default_factory=dict)
-    """Of the weighting, the fit and the imagination that opened it, or of the lesson that closed it."""
-    shares: dict[str, list[float]] = field(default_factory=dict)
-    """Of the weighting, one number a block of rows; see `pdml.weighting.by_policy.by_block`."""
-    sums: dict[str, float] = field(default_factory=dict)
-    """Of the agent's metrics, over the real steps that were followed by updates."""
-    improved: int = 0
-    """How many such steps there were."""
-    finished: list[tuple[float, int]] = field(default_factory=list)
-    """Return and length of the training episodes that ended in it."""
-    evaluated: float = float("nan")
-    """Mean return of the evaluation in it, if there was one."""
+StartStates = Callable[[tuple[int, ...], np.random.Generator], Float32[np.ndarray, "... obs"]]
+"""From a shape and a generator: real states for rollouts to start from."""
 
 
-@dataclass
-class TrainState:
-    """All that changes while learning, in one record: what is saved, and all that a run needs to go on."""
+class Training(NamedTuple):
+    """What a loop needs beside the state, none of which changes."""
 
-    step: int
-    """Real steps taken, warm-up included."""
-    agent: Any
-    model: Any
-    imagined: Imagined | None
-    """Model and imagined rows, unless the method is model-free."""
-    mixing: Mixing
-    replay: Replay
-    history: History
-    episode: Episode
-    log: BlockLog = field(default_factory=BlockLog)
-    recent: list[tuple[float, int]] = field(default_factory=list)
-    """Return and length of the episodes that ended since the last evaluation or the warm-up."""
-    probes: Probes = field(default_factory=lambda: Probes(0))
-    """Fresh steps of past policies, if the run is diagnosed."""
-    evaluation_steps: int = 0
-    """Real steps spent on evaluation, beyond those learned from."""
-    epoch_updates: int = 0
-    """Updates of the agent in this epoch."""
-    prior: int = 0
-    """Rows that were handed in before the run; they are block 0 then, and the warm-up is block 1."""
-    opened: int = -1
-    """The step at which the model was last fitted, or -1: that happens once, whoever asks again."""
+    config: Config
+    parts: Parts
+    clock: Stopwatch
+
+    @property
+    def schedule(self) -> Schedule:
+        """When blocks and epochs begin."""
+        return self.config.schedule
 
 
-class Parts(NamedTuple):
-    """A recipe wired for a run: the functions of the loop, each compiled once."""
+class WeightedData(NamedTuple):
+    """The replay buffer at the beginning of a block, and the weights of its transitions."""
 
-    recipe: Recipe
-    act: Callable[..., jax.Array]
-    improve: Callable[..., tuple]
-    imagine: Callable[..., tuple] | None
-    resize: Callable[..., Imagined]
-    scoring: Scoring
+    real: RealRows
+    weights: Weights
 
 
-def wire(config: Config, layout: Layout, known: Known) -> Parts:
-    """Wire the method of a configuration; agents that differ only in how far they go share what is compiled."""
-    return _wired(replace(config, steps=0), layout, known)
+def mbpo(state: TrainState, training: Training) -> Learner:
+    """Algorithm 2: PDML-MBPO, and with other parts the whole family of MBPO. Numbers are the paper's lines.
+
+    A block is `model_every` steps. Its policy keeps learning meanwhile, so the snapshot that closes a block stands for
+    it; the warm-up is a block of its own. As in MBPO, the G updates of lines 13-15 follow every real step.
+    """
+    while True:  # 2
+        if begins_block(state, training):
+            snapshot(state)  # 4
+            data = weigh(state, training)  # 5-6, Eq. (4)-(5)
+            fit(state, training, data)  # 7-8, Eq. (7)
+            imagine(state, training, data)  # 9-12
+            refine(state, training, data)  # of AMPO and MaPER
+        step = yield act(state, training)  # 3
+        store(state, training, step)  # 3
+        improve(state, training)  # 13-15
+        yield None
 
 
-@lru_cache(maxsize=4)
-def _wired(config: Config, layout: Layout, known: Known) -> Parts:
-    return jitted(config, layout, RECIPES[config.method](config, layout, known))
+def model_free(state: TrainState, training: Training) -> Learner:
+    """SAC and REDQ: updates on real transitions after every real step."""
+    while True:
+        step = yield act(state, training)
+        store(state, training, step)
+        improve(state, training)
+        yield None
 
 
-def jitted(config: Config, layout: Layout, recipe: Recipe) -> Parts:
-    """Jit a recipe at its edge."""
-    world, imagined_rows = recipe.world, config.batch_size - real_rows(config, recipe)
-
-    def act(actor: Any, obs: jax.Array, draw: jax.Array) -> jax.Array:
-        return recipe.agent.sample(actor, obs[None], draw)[0]
-
-    def improve(
-        agent: Any,
-        ring: Imagined | None,
-        batches: jax.Array,
-        chosen: jax.Array | None,
-        importance: jax.Array | None,
-        draw: jax.Array,
-    ) -> tuple:
-        """Fill G minibatches of real rows up with imagined ones and update on each."""
-        row_draw, update_draw = jax.random.split(draw)
-        if ring is not None:
-            if chosen is None:
-                chosen = jax.random.randint(row_draw, (config.updates_per_step, imagined_rows), 0, ring.size)
-            batches = jnp.concatenate([batches, ring.rows[chosen]], axis=1)
-        assert recipe.agent.improve is not None
-        return recipe.agent.improve(agent, batches, importance, update_draw)
-
-    return Parts(
-        recipe=recipe,
-        act=jax.jit(act),
-        improve=jax.jit(improve, donate_argnums=0),
-        imagine=None if world is None or world.imagine is None else jax.jit(world.imagine, donate_argnums=2),
-        resize=jax.jit(resize, donate_argnums=0),
-        scoring=scoring(config, layout),
-    )
+def dhmbpo(state: TrainState, training: Training) -> Learner:
+    """DHMBPO [Kubo et al. 2025]: all learning happens between blocks, so one policy collects a block."""
+    while True:
+        step = yield act(state, training)
+        store(state, training, step)
+        if training.schedule.at_boundary(state.step):
+            snapshot(state)
+            data = weigh(state, training)
+            fit(state, training, data)
+            update(state, training, data)
+        yield None
 
 
-def real_rows(config: Config, recipe: Recipe) -> int:
-    """Return how many rows of an agent's minibatch are real; the rest are imagined."""
-    return config.batch_size if recipe.world is None else int(config.real_ratio * config.batch_size)
+LEARNERS: dict[str, Callable[[TrainState, Training], Learner]] = {
+    "mbpo": mbpo,
+    "model-free": model_free,
+    "dhmbpo": dhmbpo,
+}
+"""By `pdml.config.methods.Method.learner`."""
 
 
-def init(config: Config, layout: Layout, parts: Parts, episode: Episode) -> TrainState:
-    """Return the state before the first step (line 1), with the first episode just begun."""
-    recipe, estimate = parts.recipe, estimator(config.mixture, layout.action_size, config.seed)
-    agent, world = recipe.agent.init(key(config.seed, Purpose.AGENT_INIT)), recipe.world
-    history = History(recipe.agent.head, agent.actor, layout, config.mixture.reservoir, config.seed, estimate)
-    return TrainState(
-        step=0,
-        agent=agent,
-        model=None if world is None else world.dynamics.init(key(config.seed, Purpose.MODEL_INIT)),
-        imagined=None if world is None else world.empty(config, layout),
-        mixing=recipe.mixing(config, real_rows(config, recipe)),
-        replay=Replay(layout, config.replay_capacity),
-        history=history,
-        episode=episode,
-        probes=Probes(layout.width),
-    )
+class Interaction:
+    """A learner at work: `step` it through an environment, or `act` and `observe` for an environment of the caller."""
+
+    def __init__(self, state: TrainState, training: Training):
+        self._state, self._training = state, training
+        self._learner = self._new_learner()
+        self._action: Action | None = None
+
+    def _new_learner(self) -> Learner:
+        return LEARNERS[METHODS[self._training.config.method].learner](self._state, self._training)
+
+    def begin_episode(self, env: gymnasium.Env) -> None:
+        """Begin the next episode in an environment."""
+        self._state.episode = begin_episode(env, self._training.config.seed, self._state.episode.number + 1)
+
+    def begin_foreign_episode(self) -> None:
+        """Begin the next episode in an environment that the caller steps."""
+        self._state.episode = Episode(self._state.episode.number + 1, foreign=True)
+
+    def step(self, env: gymnasium.Env) -> Step:
+        """Act, take one step in an environment and learn from it."""
+        action = next(self._learner)
+        assert action is not None
+        with self._training.clock("collect"):
+            self._state.episode, step = advance_episode(env, self._training.config.seed, self._state.episode, action)
+        self._learner.send(step)
+        return step
+
+    @property
+    def action(self) -> Action | None:
+        """The action that `act` returned and `observe` has not answered yet."""
+        return self._action
+
+    def act(self, obs: Float32[np.ndarray, " obs"]) -> Action:
+        """Return the action for an observation of the caller's environment, in [-1, 1]."""
+        self._state.episode.obs = obs
+        if self._action is not None:  # asked again: the last action was not taken
+            self._learner = self._new_learner()
+        self._action = next(self._learner)
+        assert self._action is not None
+        return self._action
+
+    def observe(
+        self,
+        action: Action,
+        next_obs: Float32[np.ndarray, " obs"],
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+    ) -> Step:
+        """Learn from what an action led to in the caller's environment."""
+        state = self._state
+        state.episode, step = follow_step(state.episode, action, next_obs, reward, terminated, truncated)
+        self._action = None
+        self._learner.send(step)
+        return step
 
 
 def train(
     state: TrainState,
     env: gymnasium.Env,
-    parts: Parts,
-    config: Config,
-    clock: Stopwatch,
-    after_step: Callable[[TrainState], None] = lambda state: None,
+    training: Training,
+    steps: int,
+    after_step: Callable[[TrainState, Step], None] = lambda state, step: None,
 ) -> TrainState:
-    """Algorithm 2. Numbers on the right are the paper's lines.
-
-    A block is `model_every` steps of the policy, which goes on learning meanwhile, and ends with the snapshot that
-    stands for it; the warm-up is a block of its own. As in MBPO, the G updates of lines 13-15 follow every real step.
-    Agents with a lesson do all their learning, lines 4-15, at the end of a block, which one policy has collected.
+    """Train in an environment until so many real steps are taken.
 
     Args:
         after_step: Called after every real step: logs, evaluates, saves.
     """
-    while state.step < config.steps:  # 2
-        open_block(state, parts, config, clock)  # 4-12
-        with clock("collect"):
-            state.episode, taken = advance(env, config.seed, state.episode, act(state, parts, config))  # 3
-        absorb(state, taken, parts, config, clock)  # 13-15; with a lesson 4-15
-        after_step(state)
+    interaction = Interaction(state, training)
+    while state.step < steps:
+        step = interaction.step(env)
+        after_step(state, step)
     return state
 
 
-def open_block(state: TrainState, parts: Parts, config: Config, clock: Stopwatch) -> None:
-    """At the first step of a block, fit the model to the current policy and imagine; line 8 minimises Eq. (7)."""
-    world, learned = parts.recipe.world, state.step - config.warmup_steps
-    if learned < 0 or learned % config.model_every != 0:
-        return
-    if parts.recipe.lesson is not None:  # has been taught when the last block ended
-        state.log = BlockLog(state.log.metrics, state.log.shares)
-        return
-    if state.opened == state.step:
-        return
-    state.log, state.opened = BlockLog(), state.step
-    if world is None:
-        return
-    real, weights, fitted = _fit(state, world, parts, config, clock)  # 4-8
-    with clock("imagine"):
-        state.imagined, dreamed = _imagine(state, parts, config, real, weights, learned)  # 9-12
-    with clock("refine"):  # other methods than PDML
-        state.model, state.agent, refined = world.refine(
-            state.model, state.agent, state.imagined, real, fitted, state.step
-        )
-    state.log.metrics |= fitted | dreamed | refined
+def begins_block(state: TrainState, training: Training) -> bool:
+    """Say whether the next step is the first of a block that has not been opened yet."""
+    return training.schedule.at_boundary(state.step) and state.block_start != state.step
 
 
-def close_block(state: TrainState, parts: Parts, config: Config, clock: Stopwatch) -> None:
-    """After the last step of a block, fit the model and teach agents that have a lesson; the first makes up leeway."""
-    world, lesson, learned = parts.recipe.world, parts.recipe.lesson, state.step - config.warmup_steps
-    if world is None or lesson is None or learned < 0 or learned % config.model_every != 0:
-        return
-    state.opened = state.step
-    real, weights, fitted = _fit(state, world, parts, config, clock)  # 4-8
-    owed = config.model_every if learned else max(config.warmup_steps + state.prior, config.model_every)
-    with clock("improve"):
-        told = _teach(state, lesson, real, weights, owed)  # 9-15
-    state.log.metrics |= fitted | told
+def snapshot(state: TrainState) -> None:
+    """Append the current policy to the historical policies."""
+    state.block_start = state.step
+    state.history.push(state.agent.actor)
 
 
-def _fit(
-    state: TrainState, world: World, parts: Parts, config: Config, clock: Stopwatch
-) -> tuple[RealRows, Weights, dict[str, float]]:
-    """Take a snapshot of the policy, weigh the real rows by it and fit the model to them."""
-    state.history.push(state.agent.actor)  # 4
+def weigh(state: TrainState, training: Training) -> WeightedData:
+    """Weight the real transitions, by the policies that collected them or by scores."""
     real = state.replay.stored()
-    with clock("weigh"):
-        weights = world.weighting(_context(real, state, parts, config))  # 5-6, Eq. (4)-(5)
-    with clock("fit"):
-        state.model, fitted = world.dynamics.fit(state.model, real, weights.model, state.agent, state.step)  # 7-8
+    with training.clock("weigh"):
+        weights = training.parts.model.weighting(_context(real, state, training))
     state.log.metrics = dict(weights.metrics)
     state.log.shares = by_block(weights, real.block, len(real.block_sizes))
-    return real, weights, fitted
+    return WeightedData(real, weights)
 
 
-def act(state: TrainState, parts: Parts, config: Config) -> np.ndarray:
-    """Choose the action of this step: uniform in the warm-up, then a sample of the policy."""
-    if state.step < config.warmup_steps:
-        drawn = generator(config.seed, Purpose.WARMUP, state.step)
-        return drawn.uniform(-1.0, 1.0, state.replay.layout.action_size).astype(np.float32)
-    draw = key(config.seed, Purpose.ACT, state.step)
-    return np.array(parts.act(state.agent.actor, state.episode.obs, draw))
+def fit(state: TrainState, training: Training, data: WeightedData) -> None:
+    """Fit the model to minibatches drawn by the weights."""
+    dynamics = training.parts.model.dynamics
+    with training.clock("fit"):
+        state.model, fitted = dynamics.fit(state.model, data.real, data.weights.model, state.agent, state.step)
+    state.log.metrics |= fitted
 
 
-def absorb(state: TrainState, taken: Step, parts: Parts, config: Config, clock: Stopwatch) -> None:
-    """Store a real step with its block, and update the agent G times; a lesson comes when its block ends."""
-    learned = state.step - config.warmup_steps
-    terminated = taken.terminated or (config.time_limit_terminates and taken.finished is not None)
-    block = (state.prior > 0) + (0 if learned < 0 else 1 + learned // config.model_every)
-    state.replay.add(taken.obs, taken.action, taken.reward, taken.next_obs, terminated, block)
-    if learned >= 0 and parts.recipe.lesson is None and _due(state, config):
-        with clock("improve"):
-            state.agent = _improve(state, parts, config)
-    state.step += 1
-    if taken.finished is not None:
-        state.log.finished.append(taken.finished)
-        if learned >= 0:
-            state.recent.append(taken.finished)
-    close_block(state, parts, config, clock)
-
-
-def add_prior(state: TrainState, rows: Float32[np.ndarray, "n width"]) -> None:
-    """Store rows that were collected before the run, as a block of their own before the warm-up."""
-    state.replay.extend(rows)
-    state.prior = len(rows)
-
-
-def _context(real: RealRows, state: TrainState, parts: Parts, config: Config) -> Context:
-    """Gather what weightings look at; nothing costly is computed unless it is asked for."""
-    obs = real.rows[:, : state.replay.layout.obs_size]
-    td_draw, model_draw = (key(config.seed, use, state.step) for use in (Purpose.TD_SCORES, Purpose.MODEL_SCORES))
-    return Context(
-        block=real.block,
-        block_sizes=real.block_sizes,
-        shifts=lambda: state.history.shifts(obs, state.replay.count),
-        td_errors=lambda: parts.scoring.td_errors(state.agent, real.rows, td_draw),
-        values=lambda: parts.scoring.values(state.agent, real.rows),
-        model_errors=lambda: parts.scoring.model_errors(state.model, real.rows, model_draw),
-        random=lambda: generator(config.seed, Purpose.MISALIGN, state.step),
-        leading=1 + (state.prior > 0),
-    )
-
-
-def _imagine(
-    state: TrainState, parts: Parts, config: Config, real: RealRows, weights: Weights, learned: int
-) -> tuple[Imagined, dict[str, float]]:
-    """Branch from weighted real states with the current policy, after giving the ring the size of this horizon."""
-    length = horizon(config.rollouts, learned // config.epoch_steps)
-    capacity, branches = sizes(config, length)
-    ring, imagine = cast(Imagined, state.imagined), cast(Callable[..., tuple], parts.imagine)
-    if int(ring.capacity) != capacity:
-        ring = parts.resize(ring, np.int32(capacity))
-    sampler = Sampler(np.arange(len(real.rows)), weights.starts)
-    chosen = sampler.draw((branches,), generator(config.seed, Purpose.STARTS, state.step))
-    starts = np.zeros((config.rollouts.batch, state.replay.layout.obs_size), np.float32)
-    starts[:branches] = real.rows[chosen, : state.replay.layout.obs_size]
-    draw = key(config.seed, Purpose.IMAGINE, state.step)
-    ring, stats = imagine(state.model, state.agent.actor, ring, starts, np.int32(branches), np.int32(length), draw)
-    if int(stats.steps) == 0:
-        raise Diverged("no imagined row is finite: the model has diverged")
-    state.mixing.imagined(ring, int(stats.steps))
-    return ring, {
+def imagine(state: TrainState, training: Training, data: WeightedData) -> None:
+    """Roll out the current policy from weighted real states, after resizing the model buffer to the branch length."""
+    config, buffer, rollouts = training.config, state.buffer, training.parts.rollouts
+    assert rollouts is not None
+    with training.clock("imagine"):
+        length = branch_length(config.rollouts, training.schedule.epoch(state.step))
+        capacity, branches = branch_sizes(config, length)
+        if int(buffer.capacity) != capacity:
+            buffer = training.parts.resize(buffer, np.int32(capacity))
+        rng, obs_size = generator(config.seed, Purpose.STARTS, state.step), state.replay.layout.obs_size
+        starts = np.zeros((config.rollouts.batch, obs_size), np.float32)
+        starts[:branches] = start_states(data, obs_size)((branches,), rng)
+        rollout_key, counts = key(config.seed, Purpose.IMAGINE, state.step), (np.int32(branches), np.int32(length))
+        buffer, stats = rollouts(state.model, state.agent.actor, buffer, starts, *counts, rollout_key)
+        if int(stats.steps) == 0:
+            raise Diverged("no imagined transition is finite: the model has diverged")
+        state.minibatches.note_new_rows(buffer, int(stats.steps))
+    state.model_buffer = buffer
+    state.log.metrics |= {
         "imagined/horizon": float(length),
         "imagined/rows": float(stats.steps),
         "imagined/terminated": float(stats.terminated),
         "imagined/dropped": float(stats.dropped),
-        "imagined/size": float(ring.size),
+        "imagined/size": float(buffer.size),
     }
 
 
-def _teach(state: TrainState, lesson: Lesson, real: RealRows, weights: Weights, owed: int) -> dict[str, float]:
-    """Let the agent learn, for so many steps, from rollouts that begin in weighted real states."""
-    sampler, obs_size = Sampler(np.arange(len(real.rows)), weights.starts), state.replay.layout.obs_size
-
-    def starts(shape: tuple[int, int], drawn: np.random.Generator) -> np.ndarray:
-        return real.rows[sampler.draw(shape, drawn), :obs_size]
-
-    state.agent, state.imagined, told = lesson.teach(state.agent, state.model, state.imagined, starts, state.step, owed)
-    return told
+def refine(state: TrainState, training: Training, data: WeightedData) -> None:
+    """Let AMPO adapt the model and MaPER train its critics' heads; other methods do nothing here."""
+    with training.clock("refine"):
+        state.model, state.agent, refined = training.parts.model.refine(
+            state.model, state.agent, state.buffer, data.real, state.log.metrics, state.step
+        )
+    state.log.metrics |= refined
 
 
-def _due(state: TrainState, config: Config) -> bool:
-    """Say whether updates follow this step, and count them; only a throttle ever skips them."""
-    learned = state.step - config.warmup_steps
-    if learned % config.epoch_steps == 0:
+def act(state: TrainState, training: Training) -> Action:
+    """Choose the action of the next step: uniform in the warm-up, then a sample of the policy."""
+    seed = training.config.seed
+    with training.clock("collect"):
+        if training.schedule.in_warmup(state.step):
+            rng = generator(seed, Purpose.WARMUP, state.step)
+            return rng.uniform(-1.0, 1.0, state.replay.layout.action_size).astype(np.float32)
+        action_key = key(seed, Purpose.ACT, state.step)
+        return np.array(training.parts.act(state.agent.actor, state.episode.obs, action_key))
+
+
+def store(state: TrainState, training: Training, step: Step) -> None:
+    """Store a real step with the number of its block, and count it."""
+    schedule, config = training.schedule, training.config
+    if schedule.at_boundary(state.step):  # the first step of a block: begin its log
+        state.block_start = state.step
+        state.log = BlockLog(state.log.metrics, state.log.shares)
+    terminated = step.terminated or (config.time_limit_terminates and step.finished is not None)
+    block = (state.prior > 0) + schedule.block(state.step)
+    state.replay.add(step.obs, step.action, step.reward, step.next_obs, terminated, block)
+    state.step += 1
+    if step.finished is not None:
+        state.log.finished.append(step.finished)
+
+
+def improve(state: TrainState, training: Training) -> None:
+    """Update the agent G times after the step just taken, and add up its metrics."""
+    taken = state.step - 1  # draws are addressed by the step before it was counted
+    if training.schedule.in_warmup(taken):
+        return
+    if training.schedule.starts_epoch(taken):
         state.epoch_updates = 0
-    if config.throttle > 0 and state.epoch_updates > config.throttle * learned:
-        return False
-    state.epoch_updates += config.updates_per_step
-    return True
-
-
-def _improve(state: TrainState, parts: Parts, config: Config) -> Any:
-    """Update the agent G times and add up its metrics."""
-    chosen = state.mixing.choose(state.replay, state.step)
-    draw = key(config.seed, Purpose.IMPROVE, state.step)
-    agent, metrics, priorities = parts.improve(
-        state.agent, state.imagined, state.replay.take(chosen.real), chosen.imagined, chosen.importance, draw
-    )
-    state.mixing.learn(chosen, None if priorities is None else np.asarray(priorities))
-    for name, value in jax.device_get(metrics).items():
-        if not np.isfinite(value):
-            raise Diverged(f"{name} is not finite: the agent has diverged")
-        state.log.sums[name] = state.log.sums.get(name, 0.0) + float(value)
+    if throttled(state, training, taken):
+        return
+    state.epoch_updates += training.config.updates_per_step
+    with training.clock("improve"):
+        chosen = state.minibatches.choose(state.replay, taken)
+        state.agent, metrics, priorities = training.parts.improve(
+            state.agent,
+            state.model_buffer,
+            state.replay.take(chosen.real),
+            chosen.imagined,
+            chosen.importance,
+            key(training.config.seed, Purpose.IMPROVE, taken),
+        )
+        state.minibatches.update_priorities(chosen, None if priorities is None else np.asarray(priorities))
+        for name, value in jax.device_get(metrics).items():
+            if not np.isfinite(value):
+                raise Diverged(f"{name} is not finite: the agent has diverged")
+            state.log.sums[name] = state.log.sums.get(name, 0.0) + float(value)
     state.log.improved += 1
-    return agent
+
+
+def update(state: TrainState, training: Training, data: WeightedData) -> None:
+    """Run the update phase of a block; the first one also makes the updates pending from the warm-up."""
+    phase, obs_size = training.parts.recipe.update_phase, state.replay.layout.obs_size
+    assert phase is not None
+    pending = training.schedule.block_steps
+    if training.schedule.after_warmup(state.step) == 0:
+        pending = max(training.schedule.warmup_steps + state.prior, pending)
+    with training.clock("improve"):
+        draw_states = start_states(data, obs_size)
+        state.agent, state.model_buffer, metrics = phase.run(
+            state.agent, state.model, state.buffer, draw_states, state.step, pending
+        )
+    state.log.metrics |= metrics
+
+
+def start_states(data: WeightedData, obs_size: int) -> StartStates:
+    """Build the draw of real states, by their weights, for rollouts to start from."""
+    sampler = Sampler(np.arange(len(data.real.rows)), data.weights.starts)
+    return lambda shape, rng: data.real.rows[sampler.draw(shape, rng), :obs_size]
+
+
+def throttled(state: TrainState, training: Training, step: int) -> bool:
+    """Say whether updates are skipped after a step because the epoch has had many already."""
+    throttle = training.config.throttle
+    return throttle > 0 and state.epoch_updates > throttle * training.schedule.after_warmup(step)
+
+
+def _context(real: RealRows, state: TrainState, training: Training) -> Context:
+    """Gather what weightings may use; nothing costly is computed before it is asked for."""
+    obs, seed, scores = real.rows[:, : state.replay.layout.obs_size], training.config.seed, training.parts.scores
+    td_key, model_key = (key(seed, use, state.step) for use in (Purpose.TD_SCORES, Purpose.MODEL_SCORES))
+    return Context(
+        block=real.block,
+        block_sizes=real.block_sizes,
+        shifts=lambda: state.history.shifts(obs, state.replay.count),
+        td_errors=lambda: scores.td_errors(state.agent, real.rows, td_key),
+        values=lambda: scores.values(state.agent, real.rows),
+        model_errors=lambda: scores.model_errors(state.model, real.rows, model_key),
+        random=lambda: generator(seed, Purpose.MISALIGN, state.step),
+        leading=1 + (state.prior > 0),
+    )

@@ -1,1 +1,1 @@
-"""The paper's contribution: how much each real transition counts."""
+"""The paper's contribution: how much weight each real transition has."""

@@ -3,8 +3,8 @@ r"""Estimates of the policy shift $\xi_{\pi_i}$: how far a historical policy is 
 [Wang et al. 2023, Sec. 4.1, Eq. (6)]. Policies are compared before the tanh, which changes no total variation.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
+from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,11 +13,23 @@ from jaxtyping import Array, Float, Int
 from pdml.config.schema import MixtureConfig
 from pdml.core.rng import Purpose, generator
 
-Estimator = Callable[[Float[Array, "states two_a"], Float[Array, "policies states two_a"], Int[Array, ""]], Array]
-"""From the outputs of the current policy and of others on states, of which the first `count` are meant, to shifts."""
-
 SAMPLES = 8
-"""Actions of the current policy a state, for the Monte-Carlo estimate."""
+"""Actions of the current policy per state, for the Monte-Carlo estimate."""
+
+
+@runtime_checkable
+class Estimator(Protocol):
+    """Estimates policy shifts from what policies put out on states: mean and log standard deviation side by side."""
+
+    def __call__(
+        self,
+        current: Float[Array, "states two_a"],
+        others: Float[Array, "policies states two_a"],
+        count: Int[Array, ""],
+        /,
+    ) -> Float[Array, " policies"]:
+        """Return the shift of each of the other policies from the current one, over the first `count` states."""
+        ...
 
 
 def double_kl(
@@ -31,7 +43,7 @@ def double_kl(
     With $\Delta = \ln\sigma_c - \ln\sigma_i$: no determinant, no cancellation.
 
     Departs from the paper, whose printed expression mixes the two directions, and from its released code, which
-    puts the standard deviation in the place of the covariance.
+    uses the standard deviation in place of the covariance.
     """
     delta = log_std - other_log_std
     distance = (mean - other_mean) * jnp.exp(-other_log_std)
@@ -39,7 +51,7 @@ def double_kl(
 
 
 def pinsker(kl: Float[Array, "policies states"]) -> Float[Array, "policies states"]:
-    r"""$\mathrm{TV} \le \sqrt{\mathrm{KL}/2}$, as in the paper; not below 1 for distant policies, but ordered."""
+    r"""$\mathrm{TV} \le \sqrt{\mathrm{KL}/2}$, as in the paper; it exceeds 1 for distant policies, but keeps order."""
     return jnp.sqrt(0.5 * kl)
 
 
@@ -55,30 +67,32 @@ def total_variation(
     other_log_std: Float[Array, "policies states a"],
     noise: Float[Array, "samples states a"],
 ) -> Float[Array, "policies states"]:
-    r"""$\mathrm{TV} = \mathbb{E}_{a \sim \pi_c} [1 - \pi_i(a)/\pi_c(a)]_+$, over given standard normal draws."""
+    r"""$\mathrm{TV} = \mathbb{E}_{a \sim \pi_c} [1 - \pi_i(a)/\pi_c(a)]_+$, over given standard normal samples."""
     total = jnp.zeros(other_mean.shape[:2])
-    for draw in noise:
-        action = mean + jnp.exp(log_std) * draw
+    for sample in noise:
+        action = mean + jnp.exp(log_std) * sample
         other = (action[None] - other_mean) * jnp.exp(-other_log_std)
-        log_ratio = 0.5 * (jnp.square(draw)[None] - jnp.square(other)) + log_std[None] - other_log_std
+        log_ratio = 0.5 * (jnp.square(sample)[None] - jnp.square(other)) + log_std[None] - other_log_std
         total += jnp.maximum(-jnp.expm1(log_ratio.sum(axis=-1)), 0.0)
     return total / len(noise)
 
 
 @lru_cache(maxsize=4)
 def estimator(config: MixtureConfig, action_size: int, seed: int) -> Estimator:
-    r"""Build the estimate that the configuration names: a mean over states of a bound or estimate of each.
+    r"""Build the configured estimate: the mean over states of a bound or estimate of the total variation.
 
-    The Monte-Carlo draws are the same for all policies and the whole run: differences between policies are then not
-    those of the draws.
+    The Monte-Carlo noise is the same for all policies and the whole run, so policies do not differ by their noise.
     """
     bound = {"pinsker": pinsker, "bretagnolle-huber": bretagnolle_huber}.get(config.shift)
     samples = SAMPLES if bound is None else 0
-    drawn = generator(seed, Purpose.SHIFT_NOISE).standard_normal((samples, config.reservoir, action_size))
-    noise = drawn.astype(np.float32)
+    rng = generator(seed, Purpose.SHIFT_NOISE)
+    noise = rng.standard_normal((samples, config.reservoir, action_size)).astype(np.float32)
 
     def shift(
-        current: Float[Array, "states two_a"], others: Float[Array, "policies states two_a"], count: Int[Array, ""]
+        current: Float[Array, "states two_a"],
+        others: Float[Array, "policies states two_a"],
+        count: Int[Array, ""],
+        /,
     ) -> Float[Array, " policies"]:
         mean, log_std = jnp.split(current, 2, axis=-1)
         other_mean, other_log_std = jnp.split(others, 2, axis=-1)

@@ -1,5 +1,5 @@
-// Draws the panels of a report: curves as SVG, heat maps on a canvas, and the legend that rules over all curves.
-// What to draw lies in <script id="data">; every text of it goes into the page as text, never as markup.
+// Draws the panels of a report: curves as SVG, heat maps on a canvas, and the legend that switches curves on and off.
+// The data are in <script id="data">; all their texts enter the page as text, never as markup.
 (() => {
   "use strict";
 
@@ -7,14 +7,14 @@
   // Viridis at every tenth: even steps of brightness, and readable without red-green vision.
   const VIRIDIS = ["#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151",
     "#bddf26", "#fde725"];
-  const DECADES = 4; // a heat map tells values apart down to this many powers of ten below its largest
+  const DECADES = 4; // range of a heat map's colours, in powers of ten below its largest value
   const PRINT_WIDTH = 320; // of half a page of A4, in CSS pixels
 
   const data = JSON.parse(document.getElementById("data").textContent);
   const methods = new Map(data.methods.map((method) => [method.name, method]));
   const panels = new Map(data.panels.map((panel) => [panel.id, panel]));
   const state = { hidden: new Set(), paper: true, printing: false };
-  let names = 0; // of clip paths and gradients, which need a name of their own in the whole page
+  let names = 0; // of clip paths and gradients: their ids must be unique in the page
 
   // Elements and numbers.
 
@@ -29,7 +29,7 @@
 
   const look = (name) => methods.get(name) ?? { name, label: name, color: "#555555", dash: "" };
   const minus = (text) => text.replaceAll("-", "−");
-  // 3120, but 12 500: with narrow spaces, for commas stand between the two ends of an interval.
+  // 3120, but 12 500: grouped by narrow spaces, since a comma separates the two ends of an interval.
   const grouped = (value) => {
     const text = String(value);
     return Math.abs(value) < 1e4 ? text : text.replace(/\B(?=(\d{3})+$)/g, "\u202f");
@@ -98,7 +98,7 @@
     return [low, high];
   }
 
-  // The range of an axis: some air around the values, and from zero where zero is near.
+  // The range of an axis: a margin around the values, starting at zero where zero is near.
   function range(values, log = false, air = 0.05) {
     let [low, high] = extent(values);
     if (log) {
@@ -148,7 +148,7 @@
     return () => null;
   }
 
-  // Draws ticks, grid and the names of both axes. `yTicks` are given, for the left margin depends on their width.
+  // Draws ticks, grid and the names of both axes. The caller gives `yTicks`: the left margin depends on their width.
   function axes(svg, panel, box, x, y, yTicks, grid) {
     for (const tick of yTicks) {
       const at = y(tick);
@@ -196,8 +196,8 @@
     }
   }
 
-  // A small tooltip stands beside the point, at `across` and `down` pixels of the plot. One that would cover the curves
-  // stands under the plot, or over it: for a finger, which hides what is under it, and where there is no room.
+  // A small tooltip is placed beside the point, at `across` and `down` pixels of the plot. It goes below or above the
+  // plot where it would cover the curves, and for a finger, which hides what is under it.
   function placeTip(plot, tip, [across, down], isTouch) {
     const frame = plot.getBoundingClientRect();
     const [width, height] = [tip.offsetWidth, tip.offsetHeight];
@@ -219,7 +219,7 @@
 
   const isShown = ({ method }) => !state.hidden.has(method);
 
-  // All that is on the panel now, in one list: the paper's points carry `half_bin`, ours carry `seeds`.
+  // The lines that are shown now: published ones have `half_bin`, ours have `seeds`.
   function visible(panel) {
     const rank = [...methods.keys()];
     const ours = (panel.series ?? []).filter(isShown);
@@ -232,7 +232,7 @@
 
   const hasBand = (line, i) => line.low != null && line.high != null && (line.seeds?.[i] ?? 2) > 1;
 
-  // Means decide the height, bands add at most half of it on either side: with few seeds they are wide beyond reason.
+  // The means set the height; bands add at most half of it on either side, since with few seeds they are very wide.
   function ranges(panel, { ours, paper, usable }) {
     const [xs, ys, ends] = [[], [], []];
     for (const line of [...ours, ...paper]) {
@@ -267,7 +267,7 @@
     const points = pieces.map((run) => run.map((i) => [x(line.x[i]), y(line.mean[i])]));
     const d = points.map(path).join("");
     add(layers.lines, "path", { class: "mean", d, stroke: color, "stroke-dasharray": dash || "none", ...mark });
-    for (const [[cx, cy]] of points.filter((piece) => piece.length === 1)) { // a lone point has no line to show it
+    for (const [[cx, cy]] of points.filter((piece) => piece.length === 1)) { // a single point has no line
       add(layers.lines, "circle", { class: "lone", cx, cy, r: 3, fill: color, ...mark });
     }
   }
@@ -315,7 +315,7 @@
     if (ours.length + paper.length === 0) {
       const all = [...(panel.series ?? []), ...(panel.reference ?? [])];
       const some = all.some(({ mean }) => mean.some(usable));
-      return nothing(plot, panel, width, some ? "all its curves are switched off" : "no data");
+      return nothing(plot, panel, width, some ? "all curves are switched off" : "no data");
     }
     const height = Math.round(Math.min(Math.max(width * 0.62, 215), 380));
     const box = { top: 10, right: width - 10, bottom: height - 44 };
@@ -368,7 +368,7 @@
   }
   const RAMP = Array.from({ length: 256 }, (_, i) => ramp(i / 255));
 
-  // For each of `size` pixels the first and last cell whose middle lies in it, or else the one cell that it lies in.
+  // For each of `size` pixels, the first and last cell whose middle is in it, or else the cell that it is in.
   function cellsOfPixels(edges, size) {
     const last = edges.length - 2;
     const middle = (cell) => (edges[cell] + edges[cell + 1]) / 2;
@@ -382,7 +382,7 @@
     });
   }
 
-  // Where several cells share a pixel it shows their mean; the cells are crisp where they are larger than pixels.
+  // A pixel shared by several cells shows their mean; cells larger than pixels have sharp edges.
   function paint(canvas, panel, share, starts, [width, height]) {
     [canvas.width, canvas.height] = [width, height];
     const context = canvas.getContext("2d");
@@ -440,7 +440,7 @@
     const y = scale(-0.5, panel.rows - 0.5, box.bottom, box.top);
     const yTicks = y.ticks((box.bottom - box.top) / 34).filter(Number.isInteger);
     box.left = leftMargin(yTicks);
-    // A column holds from its step to the next one; the last is as wide as the one before.
+    // A column extends from its step to the next; the last is as wide as the one before it.
     const starts = panel.xs.slice();
     starts.push(starts.at(-1) + (starts.length > 1 ? starts.at(-1) - starts.at(-2) : starts[0] || 1));
     const x = scale(starts[0], starts.at(-1), box.left, box.right);
@@ -513,7 +513,7 @@
     plot.addEventListener("pointerdown", follow);
     plot.addEventListener("pointercancel", hide);
     plot.addEventListener("pointerleave", (event) => {
-      if (event.pointerType !== "touch") hide(); // after a touch it stays, until something else is touched
+      if (event.pointerType !== "touch") hide(); // after a touch the tooltip stays until something else is touched
     });
     document.addEventListener("pointerdown", (event) => {
       if (!plot.contains(event.target)) hide();
@@ -530,7 +530,7 @@
 
   function readHash() {
     const hash = location.hash.slice(1);
-    if (hash !== "" && !/^(hide|paper)=/.test(hash)) return; // a link to a heading says nothing about the curves
+    if (hash !== "" && !/^(hide|paper)=/.test(hash)) return; // a link to a heading does not change the curves
     const fields = new URLSearchParams(hash);
     state.hidden = new Set(fields.getAll("hide").filter((name) => methods.has(name)));
     state.paper = fields.get("paper") !== "off";
@@ -543,7 +543,7 @@
     try {
       history.replaceState(null, "", text === "" ? location.href.split("#")[0] : `#${text}`);
     } catch {
-      // A viewer that shows the page inside its own may forbid this; only the link is lost.
+      // A viewer that embeds the page may forbid this; then only the link is lost.
     }
   }
 

@@ -1,0 +1,119 @@
+"""The commands about environments, settings and the machine: check, list, bench."""
+
+import argparse
+import json
+import shlex
+from typing import Any
+
+from pdml.cli.parser import threads_of
+from pdml.config.defaults import defaults
+from pdml.config.fields import get, leaves
+from pdml.config.methods import GROUP_NAMES, METHODS, PRESETS, Changes
+from pdml.config.parse import shown, whole
+from pdml.config.schema import Config
+from pdml.config.tasks import TASKS
+from pdml.reporting.style import FIGURES
+from pdml.runs.device import prepare
+
+
+def add_commands(commands: Any) -> None:
+    """Add the commands."""
+    _check_parser(commands.add_parser("check", help="try an environment and report what will not work"))
+    _list_parser(commands.add_parser("list", help="list presets, environments, methods, figures or settings"))
+    _bench_parser(commands.add_parser("bench", help="measure speed in percent of this machine's matmul peak"))
+
+
+def _check_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Try an environment with random actions and report what will not work. The exit code is 0 if it can be\n"
+        "learned, 1 if there is a problem."
+    )
+    parser.add_argument("env", metavar="ENV", help="environment id, or module:Id")
+    parser.add_argument("--steps", metavar="N", default="300", help="most random steps (default: 300)")
+    parser.set_defaults(run=_check)
+
+
+def _check(options: argparse.Namespace) -> int:
+    steps = whole("steps", options.steps)
+    prepare()
+
+    from pdml.envs.env_check import examine_env
+
+    findings = examine_env(options.env, steps)
+    for finding in findings:
+        print(f"{finding.kind:8s} {finding.text}")
+    problems = sum(finding.kind == "problem" for finding in findings)
+    if problems:
+        print(f"cannot be learned: {problems} problem{'s' if problems > 1 else ''}")
+        return 1
+    print(f"can be learned: pdml train --env {shlex.quote(options.env)}")
+    return 0
+
+
+def _list_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = "List what can be chosen."
+    parser.add_argument("what", choices=("presets", "envs", "methods", "figures", "settings"))
+    parser.set_defaults(run=_list)
+
+
+def _list(options: argparse.Namespace) -> int:
+    lines = {
+        "methods": lambda: [f"{name:17s} {method.summary}" for name, method in METHODS.items()],
+        "settings": settings_table,
+        "figures": lambda: [f"{name:12s} {text}" for name, text in FIGURES.items()],
+        "presets": lambda: [f"{name:10s} {_changes(preset.changes)}" for name, preset in PRESETS.items()],
+        "envs": _environments,
+    }
+    print("\n".join(lines[options.what]()))
+    return 0
+
+
+def _environments() -> list[str]:
+    return [
+        f"{name + '-' + version:21s} obs {task.obs_size:2d}  action {task.action_size:2d}  steps {task.budget:6d}"
+        f"  warm-up {task.warmup_steps}  horizon {task.horizon.shortest} to {task.horizon.longest}"
+        for name, task in TASKS.items()
+        for version in task.versions
+    ]
+
+
+def settings_table() -> list[str]:
+    """Return every setting, with its default for PDML on Hopper, as a table."""
+    base = defaults("Hopper-v5")
+    lines = ["| setting | default | allowed | what it is | methods |", "|---|---|---|---|---|"]
+    for leaf in leaves():
+        allowed = ", ".join(leaf.choices) or leaf.within
+        readers = "all" if len(leaf.methods) == len(METHODS) else ", ".join(leaf.methods)
+        readers = GROUP_NAMES.get(leaf.needs, readers)
+        lines.append(f"| `{leaf.name}` | {shown(get(base, leaf.name))} | {allowed} | {leaf.help} | {readers} |")
+    return lines
+
+
+def _changes(changes: Changes) -> str:
+    return ", ".join(f"{name} = {shown(value)}" for name, value in changes.items()) or "the defaults, nothing changed"
+
+
+def _bench_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Measure each phase on Hopper sizes against the machine's own float32 matmul peak,\n"
+        "or, with --method, what a real step of a method costs next to one of MBPO."
+    )
+    parser.add_argument("--method", metavar="NAME", help="a method; see pdml list methods")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    parser.add_argument("--threads", metavar="N", help="cores to use (default: all)")
+    parser.set_defaults(run=_bench)
+
+
+def _bench(options: argparse.Namespace) -> int:
+    if options.method is not None:
+        defaults(Config.env, options.method)
+    threads = prepare(threads_of(options))
+
+    from pdml.studies import benchmark
+
+    if options.method is None:
+        result, table = benchmark.measure(threads), benchmark.phase_table
+    else:
+        result, table = benchmark.measure_method(options.method, threads), benchmark.method_table
+    print(json.dumps(result) if options.json else table(result))
+    return 0

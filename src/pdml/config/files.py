@@ -1,0 +1,115 @@
+"""The settings of a run on disk: config.json, and what metadata.json records of the environment."""
+
+import json
+from dataclasses import asdict, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pdml.config.defaults import defaults
+from pdml.config.fields import leaves
+from pdml.config.parse import check_type
+from pdml.config.schema import Config, RunConfig, Settings
+from pdml.config.tasks import Task, TaskSizes, known_task
+from pdml.core.errors import UserError, nearest
+
+FORMAT = 2
+"""Version of config.json; raised whenever it can no longer be read by older code."""
+
+
+def to_json(settings: Settings) -> str:
+    """Write all settings and the format's version; settings of learning and of the run stand side by side."""
+    learning = asdict(settings.learning)
+    plain = {name: value for name, value in learning.items() if not isinstance(value, dict)}
+    return json.dumps({"format": FORMAT, **plain, **asdict(settings.run), **learning}, indent=2) + "\n"
+
+
+def from_json(text: str, source: str, sizes: TaskSizes | None = None) -> Settings:
+    """Read what `to_json` wrote; a setting that an older version did not have takes its default.
+
+    Args:
+        source: The file's name, for messages.
+        sizes: Of the environment, where they are recorded.
+    """
+    try:
+        data = json.loads(text)
+        written = data.pop("format")
+    except (json.JSONDecodeError, KeyError, AttributeError, TypeError):
+        raise UserError(f"config = '{source}': not a configuration written by this package") from None
+    if written != FORMAT:
+        raise UserError(f"config = '{source}': format {written}, this version reads format {FORMAT}")
+    env, method, preset = (data.get(name, getattr(Config, name)) for name in ("env", "method", "preset"))
+    for name, value in (("env", env), ("method", method), ("preset", preset)):
+        check_type(name, value, str)
+    complete = all(_has(data, leaf.name) for leaf in leaves())
+    base = Settings() if complete else defaults(env, method, preset, known_task(env, sizes))
+    own = {item.name for item in fields(RunConfig)}
+    run = {name: value for name, value in data.items() if name in own}
+    learning = {name: value for name, value in data.items() if name not in own}
+    return Settings(_built(base.learning, learning, source, ""), _built(base.run, run, source, ""))
+
+
+def read_config(path: Path) -> Settings:
+    """Read a config.json; metadata.json beside it tells the sizes of an environment that is not listed."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"config = '{path}': cannot be read ({type(error).__name__})") from None
+    return from_json(text, str(path), read_sizes(path.parent))
+
+
+def read_run(path: Path) -> tuple[Settings, Task]:
+    """Read the settings of a run and the task they belong to, from its directory alone: no environment is made."""
+    settings = read_config(path / "config.json")
+    sizes, limit = read_sizes(path), settings.learning.max_episode_steps
+    if sizes is not None and "task" not in read_metadata(path):  # recorded before the time limit was
+        sizes = sizes._replace(time_limited=limit == 0)
+    return settings, known_task(settings.learning.env, sizes)
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """Return the metadata of a run; nothing where there is none."""
+    try:
+        found = json.loads((path / "metadata.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_sizes(path: Path) -> TaskSizes | None:
+    """Return what a run's metadata records of its environment, or None."""
+    found = read_metadata(path)
+    try:
+        if "task" in found:
+            return TaskSizes(**found["task"])
+        return TaskSizes(int(found["spaces"]["obs_size"]), len(found["spaces"]["low"]), True)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _has(data: Any, name: str) -> bool:
+    """Say whether parsed JSON has a dotted name."""
+    for part in name.split("."):
+        if not isinstance(data, dict) or part not in data:
+            return False
+        data = data[part]
+    return True
+
+
+def _built(base: Any, data: Any, source: str, prefix: str) -> Any:
+    """Change a record by parsed JSON, naming fields that are unknown or of the wrong type."""
+    if not isinstance(data, dict):
+        raise UserError(f"config = '{source}': {prefix.rstrip('.') or 'it'} must be a group of fields")
+    hints = get_type_hints(type(base))
+    for name in data:
+        if name not in hints:
+            known = [*hints, *get_type_hints(RunConfig)] if isinstance(base, Config) else hints
+            raise UserError(f"config = '{source}': unknown field {prefix}{name}{nearest(name, known)}")
+    values: dict[str, Any] = {}
+    for name, value in data.items():
+        if is_dataclass(hints[name]):
+            values[name] = _built(getattr(base, name), value, source, f"{prefix}{name}.")
+        else:
+            entry: Any = tuple(value) if isinstance(value, list) else value
+            check_type(f"{prefix}{name}", entry, hints[name])
+            values[name] = float(entry) if hints[name] is float else entry
+    return replace(base, **values)

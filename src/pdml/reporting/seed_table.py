@@ -1,0 +1,41 @@
+"""A table of runs for results pages: seed by seed, as Markdown."""
+
+import math
+from collections.abc import Sequence
+from statistics import mean, stdev
+
+from pdml.reporting.read import Run, groups, returns
+from pdml.reporting.statistics import Series, first_reaching, last_mean
+
+
+def seed_table(runs: Sequence[Run], goal: float = 950.0, last: int = 1, until: int | None = None) -> str:
+    """Return per curve the steps, the mean of each seed's last evaluations, that over seeds, and first passages.
+
+    Steps are real steps, warm-up included.
+
+    Args:
+        goal: The return whose first passage is listed.
+        last: Evaluations to average per seed.
+        until: Leave out everything after this step.
+    """
+    end = math.inf if until is None else until
+    seeds = sorted({run.config.seed for run in runs})
+    names = ["method", "steps", *(f"seed {seed}" for seed in seeds), "mean ± deviation"]
+    lines = [f"| {' | '.join(names)} | first at {goal:.0f} or more, by seed |", "|---" * (len(names) + 1) + "|"]
+    for curve, group in groups(runs).items():
+        seen = {run.config.seed: _by_real_steps(run, end) for run in group}
+        found = {seed: last_mean(series, last) for seed, series in seen.items()}
+        reached = [first_reaching(series, goal) for series in seen.values()]
+        first = ", ".join("never" if math.isinf(step) else f"{step:.0f}" for step in reached)
+        cells = " | ".join(f"{found[seed]:.0f}" if not math.isnan(found.get(seed, math.nan)) else "–" for seed in seeds)
+        values = [value for value in found.values() if not math.isnan(value)]
+        spread = f"{mean(values):.0f} ± {stdev(values):.0f}" if len(values) > 1 else "–"
+        lines.append(f"| {curve} | {min(group[0].options.steps, end):.0f} | {cells} | {spread} | {first} |")
+    return "\n".join(lines)
+
+
+def _by_real_steps(run: Run, end: float) -> Series:
+    """Return a run's evaluations up to a step, by real steps."""
+    series = returns(run)
+    steps = series.steps + run.config.warmup_steps
+    return series._replace(steps=steps[steps <= end], values=series.values[steps <= end])

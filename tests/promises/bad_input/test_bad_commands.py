@@ -1,0 +1,238 @@
+"""Mistakes that people make on the command line: each is one line that names it, and nothing is written."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pdml import cli
+
+COMMANDS = [
+    # which command
+    ("", "the following arguments are required: COMMAND"),
+    ("lern", "invalid choice: 'lern'"),
+    ("--env Hopper-v5", "argument COMMAND: invalid choice: 'Hopper-v5'"),
+    ("trian", "invalid choice: 'trian'"),
+    # train: names
+    ("train --stepz 100", "--stepz: unknown field (did you mean steps?)"),
+    ("train --agent.gama 0.9", "--agent.gama: unknown field (did you mean agent.gamma?)"),
+    ("train --learning-rate 0.1", "--learning_rate: unknown field (did you mean agent.learning_rate or dynamics."),
+    ("train --step 100", "--step: unknown field (did you mean steps?)"),
+    ("train -s 100", "'-s': pdml train has no such argument"),
+    ("train Hopper-v5", "'Hopper-v5': pdml train has no such argument"),
+    ("train --method sac2", "method = 'sac2': unknown (did you mean sac?); allowed: pdml, mbpo"),
+    ("train --preset relesed", "preset = 'relesed': unknown (did you mean released?)"),
+    ("train --method pmdl", "method = 'pmdl': unknown (did you mean pdml?); allowed: pdml, mbpo"),
+    ("train --method PDML", "method = 'PDML': unknown (did you mean pdml?)"),
+    ("train --preset releasd", "preset = 'releasd': unknown (did you mean released?)"),
+    ("train --preset papr", "preset = 'papr': unknown (did you mean paper?)"),
+    ("train --mixture.rat 0.1", "--mixture.rat: unknown field (did you mean mixture.rate?)"),
+    # train: types and ranges
+    ("train --seed -1", "seed = -1: must lie in [0, 4294967295]"),
+    ("train --seed 0.5", "--seed = '0.5': must be a whole number"),
+    ("train --steps many", "--steps = 'many': must be a whole number"),
+    ("train --steps nan", "--steps = 'nan': must be a whole number"),
+    ("train --steps=", "--steps = '': must be a whole number"),
+    ("train --steps 0", "steps = 0: must lie in [1, inf)"),
+    ("train --agent.gamma 1", "agent.gamma = 1.0: must lie in [0, 1)"),
+    ("train --agent.gamma nan", "agent.gamma = nan: must lie in [0, 1)"),
+    ("train --agent.hidden-sizes 0", "agent.hidden_sizes = 0: must lie in [1, inf)"),
+    ("train --agent.temperature cold", "--agent.temperature = 'cold': must be a number or 'learned'"),
+    ("train --dynamics.holdout fix", "dynamics.holdout = 'fix': unknown (did you mean fixed?); allowed: fresh, fixed"),
+    ("train --diagnose perhaps", "--diagnose = 'perhaps': must be true or false"),
+    ("train --threads 1.5", "threads = '1.5': must be a whole number"),
+    ("train --env-timeout -1", "env_timeout = -1.0: must lie in [0, inf)"),
+    ("train --method decay-mbpo --mixture.decay 1.5", "mixture.decay = 1.5: must lie in (0, 1]"),
+    ("train --method decay-mbpo --mixture.decay 0", "mixture.decay = 0.0: must lie in (0, 1]"),
+    ("train --mixture.misaligned maybe", "--mixture.misaligned = 'maybe': must be true or false"),
+    ("train --mixture.rate 1.5", "mixture.rate = 1.5: must lie in [0, 1)"),
+    ("train --mixture.rate much", "--mixture.rate = 'much': must be a number"),
+    ("train --steps -5", "steps = -5: must lie in [1, inf)"),
+    ("train --steps 1.5", "--steps = '1.5': must be a whole number"),
+    ("train --steps inf", "--steps = 'inf': must be a whole number"),
+    ("train --batch-size 0", "batch_size = 0: must lie in [2, inf)"),
+    (
+        "train --agent.hidden-sizes 16,x",
+        "--agent.hidden_sizes = '16,x': must be a comma-separated list of whole numbers",
+    ),
+    ("train --steps", "argument --steps: expected one argument"),
+    ("train --threads 0", "threads = '0': must be a whole number in [1, "),
+    ("train --threads 4096", "threads = 4096: must lie in [1, "),
+    ("train --warmup-steps 1", "warmup_steps = 1: must lie in [2, inf)"),
+    # train: what does not go together
+    ("train --steps 500", "steps = 500: must be above the warm-up of 500 steps"),
+    ("train --method sac --rollouts.batch 10", "rollouts.batch: method 'sac' has no such option"),
+    ("train --method redq --termination never", "termination: method 'redq' has no such option"),
+    ("train --method mbpo --agent.num-critics 5", "agent.num_critics: method 'mbpo' has no such option; it belongs to"),
+    ("train --method pdml-model-only --weigh both", "weigh: method 'pdml-model-only' fixes it at 'model'"),
+    ("train --method redq --agent.subset 11", "agent.num_critics = 10: at least agent.subset = 11"),
+    ("train --method vagram --rollouts.deterministic false", "rollouts.deterministic: method 'vagram' fixes it at"),
+    ("train --dynamics.num-elites 9", "dynamics.num_elites = 9: at most dynamics.num_members = 7"),
+    ("train --dynamics.hidden-sizes 20", "dynamics.weight_decay has 5 entries: must have one per layer, 2"),
+    ("train --rollouts.shortest 3", "rollouts.longest = 1: at least rollouts.shortest = 3"),
+    ("train --diagnose-every 50", "diagnose_every = 50: does nothing without diagnose"),
+    ("train --weigh none --mixture.misaligned", "no weights reach the model when weigh = 'none'"),
+    ("train --replay-capacity 300", "replay_capacity = 300: at least two blocks of model_every = 250"),
+    ("train --archive-at 100", "archive_at = 100: must lie in (500, 4000]"),
+    ("train --replay-capacity 1e12 --steps 1e12", "memory: the run needs about"),
+    ("train --env Pendulum-v1 --agent.scaled-log-prob", "agent.scaled_log_prob = true: only for the environments of"),
+    ("train --env Pendulum-v1 --preset released", "agent.scaled_log_prob = true: only for the environments of"),
+    ("train --method sac --dynamics.patience 3", "dynamics.patience: method 'sac' has no such option"),
+    ("train --method vagram --ampo.penalty 1", "ampo.penalty: method 'vagram' has no such option; it belongs to ampo"),
+    ("train --method mbpo --mixture.decay 0.98", "mixture.decay: method 'mbpo' has no such option"),
+    (
+        "train --method sac --real-ratio 0.05",
+        "real_ratio: method 'sac' has no such option; it belongs to the MBPO-family",
+    ),
+    ("train --steps 400", "steps = 400: must be above the warm-up of 500 steps"),
+    ("train --method mbpo --mixture.rate 0.1", "mixture.rate: method 'mbpo' has no such option"),
+    # train: environments
+    ("train --env Hoper-v5", "env = 'Hoper-v5': no such environment; did you mean Hopper-v5"),
+    ("train --env Hopper", "env = 'Hopper': no such environment; did you mean Hopper-v5"),
+    ("train --env CartPole-v1", "env = 'CartPole-v1': its action space is Discrete; continuous actions are needed"),
+    ("train --env Ant-v3", "env = 'Ant-v3': this version is not supported; take Ant-v5 or Ant-v4"),
+    ("train --env nowhere_envs:Cart-v0", "there is no module 'nowhere_envs' to import it from"),
+    ("train --env nowhere_envs.inner:Cart-v0", "there is no module 'nowhere_envs.inner' to import it from"),
+    ("train --env strange_envs:Carts-v0", "module 'strange_envs' does not register 'Carts-v0'"),
+    ("train --env strange_envs:", "env = 'strange_envs:': Gymnasium cannot make it (Malformed environment ID"),
+    ("train --env broken_envs:Cart-v0", "Gymnasium cannot make it (half of it is missing)"),
+    ("train --env strange_envs:Refusing-v0", "Gymnasium cannot make it (no robot is plugged in)"),
+    ("train --env strange_envs:Endless-v0", "its action bounds are not finite (-inf to inf); give it a Box with"),
+    ("train --env strange_envs:Backwards-v0", "an action's lower bound is not below its upper bound"),
+    ("train --env strange_envs:Whole-v0", "its actions are of type int64; floating point numbers are needed"),
+    ("train --env strange_envs:Camera-v0", "its observations are images (8, 8, 3), which this package does not learn"),
+    ("train --env strange_envs:Words-v0", "part 'a': its observation space is Text"),
+    ("train --env python:Point", "env = 'python:Point': was a Python object"),
+    ("train --env dm_control/cartpole-swingup-v0", "DeepMind Control is an extra; pip install 'pdml[dmc]'"),
+    ("train --env Pusher-v4", "needs mujoco < 3"),
+    ("train --env Hopper-v2", "env = 'Hopper-v2': this version is not supported; take Hopper-v5 or Hopper-v4"),
+    ("train --env=", "env = '': no such environment"),
+    # train: what is known of the environment
+    ("train --termination sometimes", "termination = 'sometimes': allowed: rule, never, learned, or module:function"),
+    ("train --env Pendulum-v1 --termination rule", "no rule is known for this environment; allowed: never, learned"),
+    ("train --termination nowhere:f", "termination = 'nowhere:f': cannot import 'nowhere' (No module named 'nowhere')"),
+    ("train --termination broken_envs:f", "termination = 'broken_envs:f': cannot import 'broken_envs' (half of it is"),
+    ("train --termination strange_envs:f", "termination = 'strange_envs:f': module 'strange_envs' has no 'f'"),
+    ("train --termination strange_envs:number", "termination = 'strange_envs:number': is not a function"),
+    ("train --termination strange_envs:with_numpy", "write it with jax.numpy instead of numpy"),
+    ("train --termination strange_envs:matrix", "termination: returns shape (5, 4) for 5 steps; one number per step"),
+    ("train --termination strange_envs:branching", "write conditions with & | ~ and jax.numpy.where, not if"),
+    ("train --termination strange_envs:two_arguments", "termination: fails on batches of observations (TypeError:"),
+    ("train --termination strange_envs:far", "termination: index 99 is out of bounds for axis 1 with size 4; observ"),
+    ("train --reward sparse", "reward = 'sparse': allowed: learned, or module:function"),
+    ("train --reward strange_envs:matrix", "reward: returns shape (5, 4) for 5 steps"),
+    ("train --reward strange_envs:far", "reward: index 99 is out of bounds"),
+    ("train --reward :f", "reward = ':f': allowed: learned, or module:function"),
+    ("train --termination python", "termination: it was a Python function; resume with pdml.Agent.load"),
+    # train: directories and files
+    ("train --run-dir done", "run-dir = 'done': already holds a run; choose another directory"),
+    ("train --run-dir file/run", "run-dir = 'file/run': 'file' is a file, a directory is needed"),
+    ("train --run-dir file", "run-dir = 'file': 'file' is a file, a directory is needed"),
+    ("train --resume", "--resume needs --run-dir"),
+    ("train --resume --run-dir done --method pdml", "run-dir = 'done': its run has "),
+    ("train --config nowhere.json", "config = 'nowhere.json': cannot be read"),
+    ("train --config empty", "config = 'empty': cannot be read"),
+    ("train --config notjson/config.json", "not a configuration written by this package"),
+    ("train --config binary/config.json", "config = 'binary/config.json': cannot be read"),
+    ("train --config later/config.json", "format 99, this version reads format 2"),
+    ("train --config unknown/config.json", "unknown field sedd (did you mean seed?)"),
+    ("train --config done/config.json --env Hopper-v5", "the values of 'done/config.json' belong to"),
+    ("train --config python/config.json", "was a Python object"),
+    ("train --run-dir " + "x" * 300, "cannot be used (File name too long)"),
+    # resume
+    ("resume", "the following arguments are required: RUN"),
+    ("resume nowhere", "run = 'nowhere': no run there (it has no config.json)"),
+    ("resume file", "run = 'file': no run there"),
+    ("resume empty", "run = 'empty': no run there"),
+    ("resume done", "run = 'done': is done at 80 steps; go further with --steps"),
+    ("resume done --steps 80", "run = 'done': is done at 80 steps; go further with --steps"),
+    ("resume done --steps 70", "steps = 70: the run is meant to have 80; give more"),
+    ("resume done --steps few", "steps = 'few': must be a whole number"),
+    ("resume done --step 90", "'--step': pdml resume has no such argument (did you mean steps?)"),
+    ("resume done --seed 3", "'--seed': pdml resume has no such argument"),
+    ("resume locked", "run-dir = 'locked': another process or agent is running it"),
+    ("resume bare", "run = 'bare': cannot be resumed, it has no checkpoint yet; start a new run"),
+    ("resume python", "run = 'python': its environment is a Python object; use pdml.Agent.load(path, env=...)"),
+    ("resume notjson", "config = 'notjson/config.json': not a configuration written by this package"),
+    ("resume outside", "batch_size = 0: must lie in [2, inf)"),
+    ("resume flat", "config = 'flat/config.json': agent must be a group of fields"),
+    ("resume mistyped", "steps = 'many': must be a whole number"),
+    ("resume wordless", "termination = None: must be a word"),
+    # eval
+    ("eval", "the following arguments are required: RUN"),
+    ("eval nowhere", "run = 'nowhere': no run there"),
+    ("eval done --episodes 0", "episodes = '0': must be a whole number in [1, "),
+    ("eval done --episode 3", "'--episode': pdml eval has no such argument (did you mean episodes?)"),
+    ("eval done --seed -1", "seed = '-1': must be a whole number in [0, 4294967295]"),
+    ("eval spoilt", "'spoilt/policy.safetensors' cannot be read as a file of this package"),
+    ("eval nopolicy", "'nopolicy/policy.safetensors' cannot be read: there is no such file"),
+    ("eval foreign", "run = 'foreign': its policy does not belong to its configuration"),
+    ("eval python", "env = 'python:Point': was a Python object"),
+    ("eval later", "config = 'later/config.json': format 99, this version reads format 2"),
+    ("eval nowhere --seed 4294967296", "seed = '4294967296': must be a whole number in [0, 4294967295]"),
+    ("eval nowhere --episodes ²", "episodes = '²': must be a whole number"),
+    # check
+    ("check", "the following arguments are required: ENV"),
+    ("check Pendulum-v1 --steps 0", "steps = '0': must be a whole number in [1, "),
+    ("check Pendulum-v1 --step 5", "'--step': pdml check has no such argument (did you mean steps?)"),
+    # list, bench
+    ("list", "the following arguments are required: what"),
+    ("list method", "invalid choice: 'method'"),
+    ("list methods --all", "'--all': pdml list has no such argument"),
+    ("bench --method pmdl", "method = 'pmdl': unknown (did you mean pdml?)"),
+    ("bench --threads 0", "threads = '0': must be a whole number in [1, "),
+    ("bench --jsn", "'--jsn': pdml bench has no such argument (did you mean json?)"),
+    ("bench --method pddl", "method = 'pddl': unknown (did you mean pdml?)"),
+    ("list colours", "invalid choice: 'colours'"),
+    ("bench --threads many", "threads = 'many': must be a whole number"),
+    # figure, report, summary, video, analyse
+    ("figure curve done", "figure = 'curve': unknown (did you mean curves?); allowed: "),
+    ("figure curves", "the following arguments are required: RUN"),
+    ("figure curves nowhere", "run = 'nowhere': no run there or below (no config.json)"),
+    ("figure curves notjson", "config = 'notjson/config.json': not a configuration"),
+    ("figure curves done --at soon", "at = 'soon': must be a whole number"),
+    ("figure thresholds done --threshold high", "threshold = 'high': must be a number"),
+    ("figure weights done", "none of the runs has block weights (folder blocks)"),
+    ("figure curves done --out file", "out = 'file': cannot be written (File exists)"),
+    ("report nowhere", "run = 'nowhere': no run there or below"),
+    ("report", "the following arguments are required: RUN"),
+    ("report done --no-frames --out file/report.html", "out = 'file/report.html': cannot be written (File exists)"),
+    ("summary", "the following arguments are required: RUN"),
+    ("summary nowhere", "run = 'nowhere': no run there or below"),
+    ("summary done --goal high", "goal = 'high': must be a number"),
+    ("summary done --last 0", "last = '0': must be a whole number in [1, "),
+    ("summary done --until never", "until = 'never': must be a whole number in [1, "),
+    ("video nowhere", "run = 'nowhere': no run there"),
+    ("video done --episodes 1.5", "episodes = '1.5': must be a whole number"),
+    ("video python", "env = 'python:Point': was a Python object"),
+    ("video done --out file", "out = 'file': cannot be written (File exists)"),
+    ("analyse", "the following arguments are required: what"),
+    ("analyse all done", "invalid choice: 'all'"),
+    ("analyse tsne", "pdml analyse tsne needs a run: pdml analyse tsne RUN"),
+    ("analyse converged done", "run = 'done': method 'sac' has no model"),
+    ("analyse converged done --out x", "--out belongs to pdml analyse theory"),
+    ("analyse theory done", "pdml analyse theory uses random MDPs, not a run"),
+    ("analyse tsne done", "run = 'done': keeps no policies yet; they come with --archive-at, and of methods with a"),
+    ("analyse tsne nowhere", "run = 'nowhere': no run there"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), COMMANDS, ids=[words for words, _ in COMMANDS])
+def test_a_mistake_on_the_command_line(words, sentence, capsys, monkeypatch):
+    if "dm_control" in words:
+        monkeypatch.setitem(sys.modules, "shimmy", None)  # as if it were not installed
+    code = cli.main(words.split())
+    captured = capsys.readouterr()
+    assert sentence in captured.err
+    assert captured.err.startswith("pdml: ")
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert code == 2
+
+
+def test_the_table_has_every_command():
+    assert len(dict(COMMANDS)) == len(COMMANDS) >= 100
+    assert {words.partition(" ")[0] for words, _ in COMMANDS} >= {
+        *("train", "resume", "eval", "check", "list", "bench", "figure", "report", "summary", "video", "analyse")
+    }
+    assert not list(Path().glob("runs"))

@@ -1,0 +1,1 @@
+from quick_start import speed_measured_once  # noqa: F401
