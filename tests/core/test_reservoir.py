@@ -36,7 +36,7 @@ def test_every_item_is_kept_with_the_same_chance(parts):
     for seed in range(trials):
         rng, sample = np.random.default_rng(seed), np.full(CAPACITY, -1)
         for items in np.split(np.arange(OFFERED), parts):
-            for item, slot in zip(items, reservoir_slots(items[0], rng.random(len(items)), CAPACITY), strict=True):
+            for item, slot in zip(items, reservoir_slots(int(items[0]), rng.random(len(items)), CAPACITY), strict=True):
                 if slot < CAPACITY:
                     sample[slot] = item
         kept[sample] += 1

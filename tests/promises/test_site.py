@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import tiny_of
+from tiny import TINY, tiny_of
 
 from pdml.cli import main
 from pdml.cli.info import settings_table
@@ -185,12 +185,23 @@ def save_modules(page, folder):
             (folder / named[1]).write_text(block)
 
 
+SMALL_NETWORKS = f"""
+import pdml.api
+from pdml.config.fields import change
+
+SMALL = { {name: value for name, value in TINY.items() if name.startswith(("agent", "dynamics", "rollouts"))} }
+full_size = pdml.api.defaults
+pdml.api.defaults = lambda *args, **kwargs: change(full_size(*args, **kwargs), SMALL)
+"""
+"""Makes the default networks tiny. Of the examples only the README's is run at its full size."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", with_python(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_python_of_a_page_runs(page, tmp_path):
     """All its blocks in order, in one process, in a directory with the files that the page says to make."""
     save_modules(page, tmp_path)
-    code = "\n".join(blocks(page.read_text(), "python"))
+    code = "\n".join([*([SMALL_NETWORKS] if page != PAGES[0] else []), *blocks(page.read_text(), "python")])
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{page}\n{done.stderr}"
 

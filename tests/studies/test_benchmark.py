@@ -1,3 +1,5 @@
+"""Benchmarks: FLOP counts of the design, what they report, and that no update computes more than it must."""
+
 import json
 import math
 
@@ -7,9 +9,11 @@ import numpy as np
 import pytest
 from tiny import tiny_of
 
+from pdml.config.defaults import defaults
 from pdml.config.fields import change
 from pdml.dhmbpo.fit import ADAM, StandardisedRows
 from pdml.dhmbpo.learner import empty_state_buffer
+from pdml.envs.termination_fns import RULES
 from pdml.studies import bench_phases, benchmark
 
 
@@ -41,7 +45,7 @@ def products_in(jaxpr):
 
 @pytest.mark.parametrize("phase", ["all_networks", "critics_only", "distribution_rollouts", "train_epoch"])
 def test_dhmbpo_computes_no_more_products_than_its_mathematics_needs(phase):
-    """Gradients of frozen networks, or a second network a row, would each add 5 % and more; layer norms add 1 %."""
+    """Gradients of frozen networks, or a second network per row, would each add 5 % and more; layer norms add 1 %."""
     bench = bench_phases._hopper("dhmbpo")
     update_phase, dynamics = bench.parts.recipe.update_phase, bench.parts.model.dynamics
     model, agent = bench.model(), bench.agent()
@@ -61,8 +65,21 @@ def test_dhmbpo_computes_no_more_products_than_its_mathematics_needs(phase):
     assert found == pytest.approx(gflop, rel=0.02)
 
 
+SMALLER = {
+    "agent.hidden_sizes": (64, 64),
+    "dynamics.hidden_sizes": (64, 64),
+    "dynamics.weight_decay": (1e-5, 1e-5, 1e-5),
+    "dynamics.num_members": 2,
+    "dynamics.num_elites": 2,
+    "double.dropout": (0.0, 0.0),
+    "double.near": 2,
+}
+
+
 @pytest.mark.slow
 def test_bench_reports_every_phase(monkeypatch):
+    """On smaller networks: the numbers of the design are tested above."""
+    monkeypatch.setattr(bench_phases, "defaults", lambda env, method="pdml": change(defaults(env, method), SMALLER))
     reweight, score, peak = bench_phases._reweight, bench_phases._score, benchmark.matmul_peak
     monkeypatch.setattr(benchmark, "matmul_peak", lambda more: peak(more, size=256))
     monkeypatch.setattr(bench_phases, "_reweight", lambda policies: reweight(policies=20))
@@ -92,7 +109,9 @@ def test_bench_reports_every_phase(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["per-mbpo", "dhmbpo"])
 def test_a_methods_cost_stands_next_to_mbpos(method, monkeypatch):
-    monkeypatch.setattr(benchmark, "defaults", lambda env, method="pdml": change(tiny_of(method), {"env": env}))
+    """On the tiny programs that other tests compile too."""
+    monkeypatch.setattr(benchmark, "defaults", lambda env, method="pdml": tiny_of(method))
+    monkeypatch.setattr(benchmark, "RULES", {"Hopper": RULES["InvertedPendulum"]})
     result = benchmark.measure_method(method, threads=1, rows=200, repeats=1)
     phases = {row["phase"]: row for row in result["phases"]}
     assert list(phases) == ["collect", "weigh", "fit", "imagine", "refine", "improve", "total"]

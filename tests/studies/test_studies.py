@@ -93,6 +93,7 @@ def between_blocks(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_dhmbpo_has_at_a_step_the_policy_after_its_update_phase(between_blocks):
     with opened(between_blocks) as run:
         archived = {step: read() for step, read in kept_policies(run).items()}
@@ -109,6 +110,7 @@ def test_dhmbpo_has_at_a_step_the_policy_after_its_update_phase(between_blocks):
     assert len({np.asarray(policy.layers[0].w).tobytes() for policy in known.values()}) == 5
 
 
+@pytest.mark.slow
 def test_dhmbpos_model_is_trained_further_at_least_as_patiently_as_in_its_run(between_blocks):
     for preset, patience, expected in (
         ("paper", 20, (40, 500)),
