@@ -113,11 +113,12 @@ def plans(number, seed):
 def pdml(*words, kill=None):
     """Run a command in a process of its own.
 
-    It compiles into the cache of the other tests, all of it: what is killed must not write there.
+    It compiles as for users (see tests/conftest.py), and keeps all of it: what is killed must not write to the cache.
     """
     harness = ["-m", "pdml"] if kill is None else [KILLING, "KILL", *kill, "--"]
     line = [sys.executable, *map(str, harness), *map(str, words)]
-    environment = {**os.environ, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    flags = os.environ.get("XLA_FLAGS", "").replace("--xla_backend_optimization_level=0", "").strip()
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     return subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment)
 
 
