@@ -36,7 +36,8 @@ def test_learning_twice_n_is_learning_once_2n_bit_for_bit(unbroken, tmp_path):
 def test_the_same_holds_where_the_termination_is_learned(tmp_path):
     """As it is where none is given."""
     learned(tmp_path / "twice", 77, termination=None).learn(8, progress_bar=False)
-    learned(tmp_path / "once", 85, termination=None)
+    agent = learned(tmp_path / "once", 85, termination=None)
+    assert agent.model.predict([3.0, 0.0], [0.0]).terminated.dtype == bool
     assert "ending/rate" in columns(tmp_path / "once").dtype.names
     assert tables(tmp_path / "twice") == tables(tmp_path / "once")
     assert_same_run(tmp_path / "twice", tmp_path / "once")

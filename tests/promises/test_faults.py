@@ -81,6 +81,7 @@ def assert_same(path, healthy):
         ("grows", "the environment, at step 5 of an episode, returned an observation of shape (3,), not (2,)"),
         ("unpaid", "the environment, at step 5 of an episode, returned a reward that is not finite (nan)"),
     ],
+    ids=["raises", "forgets", "grows", "unpaid"],
 )
 def test_a_run_whose_environment_fails_resumes_when_it_is_repaired(
     fault, sentence, healthy, tmp_path, monkeypatch, capsys

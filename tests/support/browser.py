@@ -97,7 +97,7 @@ class Page:
         return answer
 
     def go(self, path: Path, fragment: str = "") -> None:
-        """Load a file afresh and forget what was reported before."""
+        """Load a file again and forget what was reported before."""
         self.call("Page.navigate", url="about:blank")  # else a new fragment alone would not load the page again
         self._file = path.resolve().as_uri()
         self._events.clear()

@@ -54,9 +54,7 @@ def tiny_settings(method="pdml"):
 
 
 def new_agent(path, env=Point, method="pdml", **more):
-    """Return a tiny agent. Its model takes episodes to go on for ever, unless told otherwise: to learn their end takes
-    longer than everything else.
-    """
+    """Return a tiny agent. Its imagined episodes never end: learning when they do takes longer than all the rest."""
     settings = tiny_settings(method) | ({"termination": "never"} if METHODS[method].has_model else {})
     return Agent(env, method, run_dir=path, **{**settings, **more})
 
