@@ -13,7 +13,7 @@ KILL_SEED := $(or $(KILL_SEED),$(shell date +%s))
 
 train: .venv  ## train a policy: make train ENV=Hopper-v5 STEPS=30000
 	@$(BIN)/pdml train --env $(ENV) --method $(METHOD) --seed $(SEED) $(if $(STEPS),--steps $(STEPS)) --run-dir $(RUN); \
-	code=$$?; if [ -f $(RUN)/config.json ]; then $(BIN)/pdml report $(RUN) --out $(RUN)/report.html; fi; exit $$code
+	code=$$?; if [ -f $(RUN)/config.json ]; then $(BIN)/pdml report $(RUN) --frames --out $(RUN)/report.html; fi; exit $$code
 
 test: .venv  ## everything: format, lint, types, all tests
 	$(BIN)/ruff format --check src tests tools

@@ -9,8 +9,9 @@ if worker is not None and hasattr(os, "sched_setaffinity"):  # one core per work
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
 
 # Nearly all of a test's time is XLA compiling a tiny program. Without LLVM's optimisation that takes half as long, and
-# the arithmetic is the same but for rounding. tests/core/test_jax.py and the kill tests compile as users do.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
+# the arithmetic is the same but for rounding. Tests that compute more than they compile use the fixture `optimised`;
+# tests/core/test_jax.py and the kill tests compile as users do.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA complains about entries of its own cache
 # Compile each program once, also for the next checkout.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_dir()))
@@ -43,6 +44,14 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 from tiny import tiny_of
 
 from pdml.config.schema import Settings
+
+
+@pytest.fixture
+def optimised():
+    """Compile as users do: worth it for tests that compute more than they compile."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture

@@ -179,7 +179,7 @@ BAD_ELSEWHERE = [
     ("sac", {"real_ratio": 0.5}, "real_ratio: method 'sac' has no such option"),
     ("redq", {"dynamics.patience": 1}, "dynamics.patience: method 'redq' has no such option"),
     ("redq", {"agent.subset": 11}, "agent.num_critics = 10: at least agent.subset = 11"),
-    ("vagram", {"rollouts.deterministic": False}, "rollouts.deterministic: method 'vagram' fixes it at 'True'"),
+    ("vagram", {"rollouts.deterministic": False}, "rollouts.deterministic: method 'vagram' fixes it at 'true'"),
     ("vagram", {"vagram.quantile": 0.0}, "vagram.quantile = 0.0: must lie in"),
     ("ampo", {"ampo.stop_epoch": -2}, "ampo.stop_epoch = -2: must lie in"),
     ("vagram", {"dynamics.train_bounds": False}, "dynamics.train_bounds: method 'vagram' has no such option"),

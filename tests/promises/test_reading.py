@@ -54,7 +54,7 @@ def attempts(monkeypatch, tmp_path):
     return found.names
 
 
-@pytest.mark.parametrize("command", ["report --no-frames", "figure curves", "figure weights", "summary"])
+@pytest.mark.parametrize("command", ["report", "report --no-frames", "figure curves", "figure weights", "summary"])
 def test_a_run_is_read_where_its_environment_is_not_installed(command, foreign, attempts, tmp_path, capsys):
     assert main([*command.split(), str(foreign)]) == 0
     captured = capsys.readouterr()
@@ -70,11 +70,17 @@ def test_a_run_is_read_where_its_environment_is_not_installed(command, foreign, 
         assert "| pdml | 120 |" in captured.out
 
 
-def test_the_report_says_why_it_has_no_pictures_of_such_a_run(foreign, tmp_path, capsys):
-    assert main(["report", str(foreign)]) == 0
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "they need the module of mylab_envs:Arm-v0; `pdml report --frames` imports it"),
+        (["--frames"], "env = 'mylab_envs:Arm-v0': there is no module 'mylab_envs' to import it from"),
+    ],
+)
+def test_the_report_says_why_it_has_no_pictures_of_such_a_run(words, why, foreign, tmp_path, capsys):
+    assert main(["report", str(foreign), *words]) == 0
     assert capsys.readouterr().err == ""
-    text = html.unescape((tmp_path / "report.html").read_text())
-    assert "no pictures: env = 'mylab_envs:Arm-v0': there is no module 'mylab_envs' to import it from" in text
+    assert f"no pictures: {why}" in html.unescape((tmp_path / "report.html").read_text())
 
 
 @pytest.mark.parametrize("command", ["resume", "eval", "video", "analyse converged"])

@@ -66,7 +66,7 @@ CHANGES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_solves_the_probe_through_the_whole_loop(method):
+def test_every_method_solves_the_probe_through_the_whole_loop(method, optimised):
     changes = CHANGES | {"updates_per_step": 20 if method == "redq" else 8}
     read = {leaf.name for leaf in leaves() if method in leaf.methods}
     settings = change(tiny_of(method), {name: value for name, value in changes.items() if name in read})

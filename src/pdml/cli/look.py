@@ -113,7 +113,11 @@ def _report_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = "Write one self-contained html page about runs, finished, unfinished or failed."
     parser.add_argument("paths", metavar="RUN", type=Path, nargs="+", help="directories of runs")
     parser.add_argument("--out", metavar="FILE", type=Path, default=Path("report.html"), help="(default: report.html)")
-    parser.add_argument("--no-frames", action="store_true", help="leave out the pictures of policies at work")
+    parser.add_argument(
+        "--frames",
+        action=argparse.BooleanOptionalAction,
+        help="pictures of policies at work (default: unless that imports the module of a `module:Id`)",
+    )
     parser.set_defaults(run=_report)
 
 
@@ -124,14 +128,14 @@ def _report(options: argparse.Namespace) -> int:
     problems: list[str] = []
     runs = read_all(options.paths, problems)
     pictures = {}
-    if not options.no_frames:
+    if options.frames is not False:
         from pdml.runs.device import prepare
 
         prepare()
 
         from pdml.studies.strips import strips
 
-        pictures = strips(runs)
+        pictures = strips(runs, import_modules=bool(options.frames))
     size = report.write(runs, options.out, pictures, problems)
     print(f"{options.out} ({size / 1e6:.1f} MB, {len(runs)} runs)")
     return _name(problems)

@@ -7,7 +7,7 @@ from typing import Any
 from pdml.config.defaults import defaults
 from pdml.config.fields import different, get, leaves
 from pdml.config.methods import GROUP_NAMES, METHODS, Feature
-from pdml.config.parse import check_type
+from pdml.config.parse import check_type, shown
 from pdml.config.schema import Config, Settings
 from pdml.config.tasks import Task, is_listed
 from pdml.core.errors import UserError, nearest
@@ -59,7 +59,9 @@ def refuse_foreign(method: str, names: Iterable[str]) -> None:
         if method in leaf.methods:
             continue
         if name in fixes:
-            raise UserError(f"{name}: method '{method}' fixes it at '{fixes[name]}'; it belongs to {owners(leaf)}")
+            raise UserError(
+                f"{name}: method '{method}' fixes it at '{shown(fixes[name])}'; it belongs to {owners(leaf)}"
+            )
         raise UserError(f"{name}: method '{method}' has no such option; it belongs to {owners(leaf)}")
 
 

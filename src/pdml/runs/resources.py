@@ -137,7 +137,7 @@ def require(needs: Needs, path: Path) -> None:
 
 def describe_needs(needs: Needs) -> str:
     """Say in one line what a run will need; the time is an estimate from this machine's speed right now."""
-    speed, memory, disk = EFFICIENCY * matmul_peak(), _size(needs.memory), _size(needs.disk)
+    speed, memory, disk = EFFICIENCY * matmul_peak(size=1024), _size(needs.memory), _size(needs.disk)
     took, first = _time(needs.flop / speed), _time(needs.first / speed)
     line = f"needs about {memory} of memory, {disk} of disk and {took}, and the environment's own time"
     return f"{line}; {first} of it before the first evaluation" if needs.first else line

@@ -9,8 +9,12 @@ from pdml.reporting.sections import MOST_PICTURES, Picture
 from pdml.studies.video import NoRendererError, strip
 
 
-def strips(runs: Sequence[Run]) -> dict[Path, Picture | str]:
+def strips(runs: Sequence[Run], import_modules: bool = False) -> dict[Path, Picture | str]:
     """Render the last policy of the first run of each method on each environment, up to `MOST_PICTURES`.
+
+    Args:
+        import_modules: Also render environments named `module:Id`. That runs the module's code, which nobody may have
+            looked at when the runs are somebody else's.
 
     Returns:
         By run directory, the picture, or why there is none. Where nothing can render at all, the first reason ends it.
@@ -20,6 +24,9 @@ def strips(runs: Sequence[Run]) -> dict[Path, Picture | str]:
         for group in groups([run for run in runs if run.config.env == env]).values():
             ready = [run.path for run in group if (run.path / "policy.safetensors").exists()]
             if not ready or len(result) == MOST_PICTURES:
+                continue
+            if ":" in env and not import_modules:
+                result[ready[0]] = f"no pictures: they need the module of {env}; `pdml report --frames` imports it"
                 continue
             try:
                 result[ready[0]] = Picture(*strip(ready[0]))
