@@ -159,5 +159,10 @@ def _published_rows(curve: str, method: str, known: PaperCurve) -> list[Row]:
 
 
 def last_step_shown(rows: list[Row]) -> float:
-    """Return where the axis of a plot ends: a little beyond the runs, so that published curves do not squash them."""
-    return 1.1 * max((row["step"] for row in rows if row["source"] == "runs"), default=math.inf)
+    """Return where the axis of a plot ends: a little beyond the runs, with the whole bin that they end in.
+
+    Published curves go much further and would squash the runs.
+    """
+    last = max((row["step"] for row in rows if row["source"] == "runs"), default=math.inf)
+    bins = [row["step"] + row["half_bin"] for row in rows if 0 <= row["step"] - row["half_bin"] < last]
+    return max([1.1 * last, *(end for end in bins if math.isfinite(last))])

@@ -31,13 +31,13 @@ class PaperCurve(NamedTuple):
 
     source: str
     steps: Float64[np.ndarray, " n"]
-    """After warm-up; see `half_bin`."""
+    """After warm-up; the middle of a bin where `half_bin` is not 0."""
     mean: Float64[np.ndarray, " n"]
     low: Float64[np.ndarray, " n"]
     high: Float64[np.ndarray, " n"]
     """The 95 % band, unless `note` says otherwise; NaN where the figure's data have none."""
     half_bin: float
-    """How far a point may be from its place on the axis, to either side."""
+    """Each point averages the evaluations of a bin that reaches this far to either side; 0: a single evaluation."""
     label: str = "paper"
     """Who published it."""
     seeds: int = 0
@@ -82,10 +82,12 @@ def _paper_curve(env: str, name: str, figure: str | None = None) -> PaperCurve |
         wanted = [row for row in _rows("figure2_digitised") if row["env"] == task and row["method"] == name]
     if not wanted:
         return None
-    steps = _numbers(wanted, "env_step")
+    count = len(wanted)
+    width = round(float(wanted[-1]["env_step"]), -3) / count  # the figures stretch n bins over 0 to the end
+    steps = width * (np.arange(count) + 0.5)
     mean = _numbers(wanted, "mean" if "mean" in wanted[0] else "return")
     low, high = _numbers(wanted, "ci_low"), _numbers(wanted, "ci_high")
-    return PaperCurve(source, steps, mean, low, high, float(steps[-1] / len(steps)))
+    return PaperCurve(source, steps, mean, low, high, width / 2)
 
 
 def dhmbpo_curve(env: str, updates: int = 1) -> PaperCurve | None:

@@ -141,7 +141,7 @@ def aggregate(
     if max(len(scores) for scores in tasks) < 2:  # resampling single seeds changes nothing
         return Estimate(value, np.nan, np.nan, seeds)
     rng = np.random.default_rng(seed)
-    drawn = np.concatenate([_resampled(scores, resamples, rng) for scores in tasks], axis=1)
+    drawn = np.concatenate([resampled(scores, resamples, rng) for scores in tasks], axis=1)
     low, high = np.quantile(statistic(drawn), [0.025, 0.975])
     return Estimate(value, float(low), float(high), seeds)
 
@@ -165,7 +165,7 @@ def probability_of_improvement(
     if max(max(len(x), len(y)) for x, y in pairs) < 2:
         return Estimate(value, np.nan, np.nan, seeds)
     rng = np.random.default_rng(seed)
-    drawn = [_superiority(_resampled(x, resamples, rng), _resampled(y, resamples, rng)) for x, y in pairs]
+    drawn = [_superiority(resampled(x, resamples, rng), resampled(y, resamples, rng)) for x, y in pairs]
     low, high = np.quantile(np.mean(drawn, axis=0), [0.025, 0.975])
     return Estimate(value, float(low), float(high), seeds)
 
@@ -181,7 +181,8 @@ def _finite(scores: Float[np.ndarray, " n"]) -> Float64[np.ndarray, " m"]:
     return scores[np.isfinite(scores)]
 
 
-def _resampled(
+def resampled(
     scores: Float64[np.ndarray, " n"], resamples: int, rng: np.random.Generator
 ) -> Float64[np.ndarray, "r n"]:
+    """Draw seeds with replacement, many times."""
     return scores[rng.integers(len(scores), size=(resamples, len(scores)))]

@@ -53,7 +53,7 @@ def _final_return(env: str, curve: str, group: Sequence[Run]) -> tuple[Row, list
         | estimate_columns(statistics.mean_interval(np.array([value for _, value in last], float)))
         | {"last_five": statistics.mean_interval(five).value}
         | {"paper": None if paper is None else float(paper.mean[-1])}
-        | {"paper_step": None if paper is None else float(paper.steps[-1])}
+        | {"paper_step": None if paper is None else float(paper.steps[-1] + paper.half_bin)}
         | {"paper_label": None if paper is None else paper.label}
     )
     return row, notes

@@ -1,0 +1,257 @@
+"""The paper's claims beside our runs: a measure per seed, an interval over seeds, and a verdict by fixed rules.
+
+The measures and rules are those of `results/PLAN.md`, which was written before the runs.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+from scipy.special import ndtri
+
+from pdml.reporting import statistics
+from pdml.reporting.read import Run, differences, read_table, returns
+from pdml.reporting.statistics import Estimate
+
+Measure = Callable[[Run], float]
+"""One number per run; NaN if the run does not have it."""
+
+
+class Arm(NamedTuple):
+    """Runs that are compared: a method on a task, and the settings in which it differs from its defaults."""
+
+    method: str
+    env: str = "Hopper-v5"
+    settings: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The method and its settings."""
+        return " ".join([self.method, *self.settings])
+
+
+class Claim(NamedTuple):
+    """A claim of the paper, and how it is measured."""
+
+    number: str
+    says: str
+    """What is claimed, in a few words."""
+    paper: str
+    """The paper's number."""
+    measure: Measure
+    unit: str
+    """What the measure is, in a few words."""
+    ours: Arm
+    theirs: Arm | None
+    """What it is compared with; None: with `null`."""
+    larger: bool
+    """Whether a larger value of ours supports the claim."""
+    needs: int
+    """Real steps that a run must have to count."""
+    command: str
+    """Makes the runs."""
+    is_ratio: bool = False
+    """Compare by the ratio of the means instead of the difference."""
+    size: float | None = None
+    """The difference or ratio that the paper has, where it names one."""
+    null: float = 0.0
+    """For claims about one arm: the value of no effect."""
+
+
+class Finding(NamedTuple):
+    """What the runs say about a claim."""
+
+    claim: Claim
+    ours: Float64[np.ndarray, " n"]
+    theirs: Float64[np.ndarray, " m"]
+    effect: Estimate
+    """The difference or ratio; of claims about one arm, its mean."""
+    improvement: Estimate
+    """The probability that a run of ours is on the claimed side of one of theirs."""
+    verdict: str
+    """reproduced, contradicted, or open."""
+    settles: int | None
+    """For open ones: runs per arm that would settle it at the effect seen, if that can be said."""
+
+
+def mean_return(until: int) -> Measure:
+    """Return the mean of all evaluations up to a real step."""
+
+    def measure(run: Run) -> float:
+        found = returns(run)
+        kept = found.values[found.steps + run.config.warmup_steps <= until]
+        return float(kept.mean()) if len(kept) else math.nan
+
+    return measure
+
+
+def bin_return(low: int, high: int) -> Measure:
+    """Return the mean of the evaluations in (low, high], in steps after warm-up."""
+
+    def measure(run: Run) -> float:
+        found = returns(run)
+        kept = found.values[(found.steps > low) & (found.steps <= high)]
+        return float(kept.mean()) if len(kept) else math.nan
+
+    return measure
+
+
+def diagnosed(title: str, until: int) -> Measure:
+    """Return the mean over diagnoses up to a real step of a column; `a-b` stands for the difference of two."""
+    first, _, second = title.partition("-")
+
+    def measure(run: Run) -> float:
+        table = run.diagnostics
+        if first not in table:
+            return math.nan
+        values = table[first] - (table[second] if second else 0.0)
+        kept = values[table["step"] <= until]
+        return float(np.nanmean(kept)) if len(kept) else math.nan
+
+    return measure
+
+
+def time_share(phase: str) -> Measure:
+    """Return the share of a run's seconds that a phase took, in percent."""
+
+    def measure(run: Run) -> float:
+        table = run.timing
+        return 100.0 * float(table[phase][-1] / table["seconds"][-1]) if len(table.get(phase, ())) else math.nan
+
+    return measure
+
+
+def converged_gap(run: Run) -> float:
+    """Return how far a model that was trained to a plateau stays above the overall error of its step.
+
+    The mean over archived steps of its error on fresh steps of the archived policy, minus the run's overall error.
+    """
+    table = read_table(run.path / "analysis" / "converged.csv", ("step", "converged_l2"), [])
+    overall = dict(zip(run.diagnostics.get("step", ()), run.diagnostics.get("overall_l2", ()), strict=True))
+    gaps = [
+        error - overall[step]
+        for step, error in zip(table.get("step", ()), table.get("converged_l2", ()), strict=True)
+        if step in overall
+    ]
+    return float(np.mean(gaps)) if gaps else math.nan
+
+
+def judge(claim: Claim, runs: Sequence[Run]) -> Finding:
+    """Measure a claim and give the verdict."""
+    ours = _values(claim, claim.ours, runs)
+    theirs = np.zeros(0) if claim.theirs is None else _values(claim, claim.theirs, runs)
+    side = 1.0 if claim.larger else -1.0
+    if claim.theirs is None:
+        effect, improvement = statistics.aggregate([ours], _mean), Estimate(math.nan, math.nan, math.nan, len(ours))
+        null = claim.null
+    else:
+        effect = _compared(ours, theirs, claim.is_ratio)
+        improvement = statistics.probability_of_improvement([side * ours], [side * theirs])
+        null = 1.0 if claim.is_ratio else 0.0
+    verdict = _verdict(effect, null, claim.larger, claim.size)
+    settles = _runs_needed(ours, theirs, null, claim) if verdict == "open" else None
+    return Finding(claim, ours, theirs, effect, improvement, verdict, settles)
+
+
+def _values(claim: Claim, arm: Arm, runs: Sequence[Run]) -> Float64[np.ndarray, " n"]:
+    """Return the measure of every run of an arm that went far enough."""
+    found = [
+        claim.measure(run)
+        for run in runs
+        if (run.config.method, run.config.env, tuple(differences(run))) == (arm.method, arm.env, arm.settings)
+        and max(run.evaluations.get("step", np.zeros(0)), default=0) >= claim.needs
+    ]
+    values = np.array(found, np.float64)
+    return values[np.isfinite(values)]
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    return np.asarray(values.mean(axis=-1))
+
+
+def _compared(ours: np.ndarray, theirs: np.ndarray, is_ratio: bool) -> Estimate:
+    """Return the difference or the ratio of two means, with a bootstrap interval over the seeds of both."""
+    seeds = len(ours) + len(theirs)
+    if not len(ours) or not len(theirs):
+        return Estimate(math.nan, math.nan, math.nan, seeds)
+
+    def effect(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x.mean(-1) / y.mean(-1) if is_ratio else x.mean(-1) - y.mean(-1)
+
+    value = float(effect(ours, theirs))
+    if min(len(ours), len(theirs)) < 2:
+        return Estimate(value, math.nan, math.nan, seeds)
+    rng = np.random.default_rng(0)
+    drawn = effect(*(statistics.resampled(values, statistics.RESAMPLES, rng) for values in (ours, theirs)))
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Estimate(value, float(low), float(high), seeds)
+
+
+def _verdict(effect: Estimate, null: float, larger: bool, size: float | None) -> str:
+    if math.isnan(effect.low):
+        return "open"
+    above, below = effect.low > null, effect.high < null
+    if above if larger else below:
+        return "reproduced"
+    if below if larger else above:
+        return "contradicted"
+    return "contradicted" if size is not None and not effect.low <= size <= effect.high else "open"
+
+
+def _runs_needed(ours: np.ndarray, theirs: np.ndarray, null: float, claim: Claim) -> int | None:
+    """Return the runs per arm with which a t-test has power 0.8 at the effect seen, to first order."""
+    samples = [ours] if claim.theirs is None else [ours, theirs]
+    if any(len(values) < 2 for values in samples):
+        return None
+    if claim.is_ratio:
+        samples, null = [np.log(values) for values in samples], 0.0
+    effect = samples[0].mean() - (null if claim.theirs is None else samples[1].mean())
+    variance = sum(values.var(ddof=1) for values in samples)
+    if effect == 0.0:
+        return None
+    return math.ceil(float((ndtri(0.975) + ndtri(0.8)) ** 2 * variance / effect**2)) + 1
+
+
+def claims_table(findings: Sequence[Finding]) -> str:
+    """Write findings as a Markdown table, a row per claim."""
+    names = ("", "the paper says", "measured", "here, by arm", "difference or ratio", "probability", "verdict", "runs")
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    for found in findings:
+        claim = found.claim
+        arms = [_arm_text(claim.ours, found.ours)]
+        arms += [] if claim.theirs is None else [_arm_text(claim.theirs, found.theirs)]
+        settled = "" if found.settles is None else f"; about {found.settles} runs per arm would settle it"
+        cells = (
+            claim.number,
+            f"{claim.says}: {claim.paper}" if claim.paper else claim.says,
+            claim.unit,
+            "; ".join(arms),
+            _estimate_text(found.effect),
+            _estimate_text(found.improvement),
+            f"{found.verdict}{settled}",
+            f"`{claim.command}`",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _arm_text(arm: Arm, values: np.ndarray) -> str:
+    if not len(values):
+        return f"{arm.label}: no run yet"
+    seeds = f"{len(values)} seed{'s' if len(values) > 1 else ''}"
+    return f"{arm.label} {_number(float(values.mean()))} ({seeds})"
+
+
+def _estimate_text(estimate: Estimate) -> str:
+    if math.isnan(estimate.value):
+        return "–"
+    if math.isnan(estimate.low):
+        return _number(estimate.value)
+    return f"{_number(estimate.value)} [{_number(estimate.low)}, {_number(estimate.high)}]"
+
+
+def _number(value: float) -> str:
+    """Write a number with about three digits."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,0 +1,138 @@
+"""Claims of the paper beside runs: measures by hand, verdicts by the rules of the plan, and the table."""
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_runs import diagnosed as diagnosis_of
+from fake_runs import write_run, write_seeds
+
+from pdml.config.methods import METHODS
+from pdml.reporting import claims
+from pdml.reporting.claims import Arm, Claim, judge
+from pdml.reporting.paper_claims import paper_claims
+from pdml.reporting.read import read_all
+
+PLAN = Path(__file__).parents[2] / "results" / "PLAN.md"
+
+
+def claim(**changes):
+    """Return a claim that PDML's mean return to 9000 steps is above MBPO's."""
+    standard = Claim(
+        "C0", "PDML is ahead", "", claims.mean_return(9000), "mean", Arm("pdml"), Arm("mbpo"), True, 9000, "pdml train"
+    )
+    return standard._replace(**changes)
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """Return a function that judges a claim on seeds with constant returns, given by method."""
+
+    def judge_on(returns, **changes):
+        for method, values in returns.items():
+            write_seeds(tmp_path, method, [[value] * 4 for value in values])
+        return judge(claim(**changes), read_all([tmp_path]))
+
+    return judge_on
+
+
+@pytest.mark.parametrize(
+    ("pdml", "mbpo", "size", "verdict"),
+    [
+        ((900.0, 1000.0, 1100.0), (300.0, 400.0, 500.0), None, "reproduced"),
+        ((300.0, 400.0, 500.0), (900.0, 1000.0, 1100.0), None, "contradicted"),
+        ((400.0, 1000.0), (500.0, 900.0), None, "open"),
+        ((400.0, 1000.0), (500.0, 900.0), 300.0, "open"),  # both 0 and the paper's 300 are possible
+        ((400.0, 1000.0), (500.0, 900.0), 2000.0, "contradicted"),  # 0 is possible, the paper's 2000 is not
+        ((900.0,), (300.0,), None, "open"),  # single seeds decide nothing
+    ],
+)
+def test_the_verdict_follows_from_the_interval(judged, pdml, mbpo, size, verdict):
+    found = judged({"pdml": pdml, "mbpo": mbpo}, size=size)
+    assert found.effect.value == pytest.approx(np.mean(pdml) - np.mean(mbpo))
+    assert found.verdict == verdict
+
+
+def test_where_less_is_better_the_sides_are_swapped(judged):
+    found = judged({"pdml": (300.0, 310.0), "mbpo": (900.0, 910.0)}, larger=False, is_ratio=True)
+    assert found.effect.value == pytest.approx(305 / 905)
+    assert found.effect.low < 305 / 905 < found.effect.high < 1
+    assert found.improvement.value == 1.0
+    assert found.verdict == "reproduced"
+
+
+def test_runs_that_would_settle_an_open_claim_are_those_of_the_t_test(judged):
+    found = judged({"pdml": (400.0, 1000.0), "mbpo": (500.0, 700.0)})
+    variance = np.var([400, 1000], ddof=1) + np.var([500, 700], ddof=1)
+    assert found.verdict == "open"
+    assert found.settles == math.ceil((1.959964 + 0.841621) ** 2 * variance / 100.0**2) + 1
+
+
+@pytest.mark.parametrize(("null", "verdict"), [(0.0, "reproduced"), (200.0, "contradicted"), (110.0, "open")])
+def test_a_claim_about_one_arm_is_compared_with_no_effect(judged, null, verdict):
+    found = judged({"pdml": (100.0, 110.0, 120.0)}, theirs=None, null=null)
+    assert found.effect.value == pytest.approx(110.0)
+    assert found.verdict == verdict
+
+
+def test_only_runs_of_the_arm_that_went_far_enough_count(tmp_path):
+    write_run(tmp_path / "short", "pdml", returns=(500.0,), finished=False)
+    write_run(tmp_path / "other", "pdml", **{"mixture.rate": 0.1})
+    write_run(tmp_path / "whole", "pdml", seed=3, returns=(1.0, 2.0, 3.0, 6.0))
+    runs = read_all([tmp_path])
+    assert judge(claim(), runs).ours.tolist() == [3.0]
+    other = judge(claim(ours=Arm("pdml", settings=("mixture.rate=0.1",))), runs)
+    assert len(other.ours) == 1
+
+
+def test_measures_of_a_run(tmp_path):
+    path = write_run(tmp_path / "run", "mbpo", returns=(1.0, 2.0, 3.0, 6.0), diagnose=True)
+    (path / "analysis").mkdir()
+    (path / "analysis" / "converged.csv").write_text("step,converged_l2\n6000,3.5\n8000,1.5\n")
+    (run,) = read_all([path])
+    assert claims.bin_return(1000, 3000)(run) == 2.5
+    assert claims.mean_return(7000)(run) == 1.5
+    rows = {step: diagnosis_of(0, step) for step in (1000, 2000, 3000, 4000)}
+    gap = np.mean([row["current_l2"] - row["overall_l2"] for row in rows.values()])
+    assert claims.diagnosed("current_l2-overall_l2", 9000)(run) == pytest.approx(gap)
+    assert claims.diagnosed("current_l2", 7000)(run) == pytest.approx(
+        np.mean([rows[step]["current_l2"] for step in (1000, 2000)])
+    )
+    expected = np.mean([3.5 - rows[1000]["overall_l2"], 1.5 - rows[3000]["overall_l2"]])
+    assert claims.converged_gap(run) == pytest.approx(expected)
+    assert claims.time_share("evaluate")(run) == pytest.approx(10.0)
+
+
+def test_what_a_run_lacks_does_not_count(tmp_path):
+    (run,) = read_all([write_run(tmp_path / "run", "sac")])
+    assert math.isnan(claims.diagnosed("current_l2", 9000)(run))
+    assert math.isnan(claims.converged_gap(run))
+    assert math.isnan(claims.time_share("refine_all")(run))
+
+
+def test_the_table_has_arms_intervals_and_a_verdict_per_row(judged):
+    found = judged({"pdml": (900.0, 1000.0, 1100.0), "mbpo": (300.0, 400.0, 500.0)}, paper="1500 and 400")
+    _, _, row = claims.claims_table([found]).splitlines()
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[:4] == ["C0", "PDML is ahead: 1500 and 400", "mean", "pdml 1000 (3 seeds); mbpo 400 (3 seeds)"]
+    assert re.fullmatch(r"600 \[\d+, \d+\]", cells[4])
+    assert cells[5:] == ["1 [1, 1]", "reproduced", "`pdml train`"]
+
+
+def test_every_claim_of_the_plan_is_measured():
+    known = paper_claims()
+    planned = set(re.findall(r"\bC\d+\b", PLAN.read_text()))
+    assert {one.number.strip("*") for one in known} == planned - {"C5"}  # final returns: not run here
+    assert [int(one.number.strip("C*")) for one in known] == sorted(int(one.number.strip("C*")) for one in known)
+    for one in known:
+        assert "|" not in one.command  # it stands in a table
+        assert one.ours.method in METHODS
+        assert one.theirs is None or one.theirs.method in METHODS
+
+
+def test_the_papers_numbers_are_means_of_its_bins_up_to_the_step():
+    by_text = {one.says: one.paper for one in paper_claims()}
+    assert by_text["PDML's return in steps (20k, 30k] after warm-up is above MBPO's"] == "2761 and 745"
+    assert by_text["PDML is ahead of AMPO"] == "1002 and 618 up to there"
