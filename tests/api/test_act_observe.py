@@ -49,6 +49,15 @@ def test_the_action_that_was_really_taken_is_stored(tmp_path):
     assert np.allclose(rows[0], [0.1, 0.2, 1.0, 1.5, 0.3, 0.4, 0.0])
 
 
+def test_an_action_from_before_learn_cannot_be_observed(tmp_path):
+    agent = new_agent(tmp_path / "run")
+    agent.act([0.1, 0.2])
+    agent.learn(25, progress_bar=False)
+    with pytest.raises(UserError, match="observe: call act first"):
+        agent.observe([0.3, 0.4], 1.5, False)
+    assert agent.steps == 25
+
+
 class StopAt95(Callback):
     def on_step(self, agent):
         return agent.steps != 95

@@ -127,6 +127,9 @@ _DOUBLE_CHANGES: Changes = {
     "dynamics.max_epochs": 150,
 }
 
+BASELINE = "mbpo"
+"""The method that others are compared with."""
+
 METHODS: dict[str, Method] = {
     "pdml": Method(
         "PDML-MBPO [Wang et al. 2023]: MBPO whose model and rollouts follow the current policy",

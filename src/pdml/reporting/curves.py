@@ -93,7 +93,7 @@ def published_curve(run: Run, figure: str | None = None) -> PaperCurve | None:
     is one for two updates per step.
     """
     words = differences(run)
-    if run.config.method not in DOUBLE_HORIZON:
+    if not METHODS[run.config.method].is_double_horizon:
         return None if words else published.curve(run.config.env, run.config.method, figure)
     other = [word for word in words if word != "preset=published" and not word.startswith("updates_per_step=")]
     return None if other else published.dhmbpo_curve(run.config.env, run.config.updates_per_step)
@@ -101,7 +101,7 @@ def published_curve(run: Run, figure: str | None = None) -> PaperCurve | None:
 
 def _published_rate(run: Run) -> PaperCurve | None:
     """Return the published curve of a run's mixture.rate; None if any other setting differs."""
-    if run.config.method in DOUBLE_HORIZON:
+    if METHODS[run.config.method].is_double_horizon:
         return published_curve(run)
     other = [word for word in differences(run) if not word.startswith("mixture.rate=")]
     return None if other else published.rate_curve(run.config.env, run.config.mixture.rate)

@@ -12,11 +12,10 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from pdml.config.methods import Line
+from pdml.config.methods import BASELINE, Line
 from pdml.reporting.curves import last_step_shown
 from pdml.reporting.read import Row
 from pdml.reporting.style import SEED_LINES, STEPS_TEXT, lines
-from pdml.reporting.summary import BASELINE
 
 MOST_COLUMNS = 4
 """Panels side by side."""

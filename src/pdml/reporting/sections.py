@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from pdml.config.methods import METHODS
+from pdml.config.methods import BASELINE, METHODS
 from pdml.core.errors import UserError
 from pdml.core.stopwatch import PHASES
 from pdml.reporting import model_errors, published, summary
@@ -283,7 +283,7 @@ def time_table(runs: Sequence[Run]) -> Section:
         rows.append((escape(row["curve"]), _number(row["hours_per_100k_mean"]), _number(row["times_mbpo"]), *shares))
     if not rows:
         return Section()
-    head = ("method", "hours per 100k steps", f"times {METHODS[summary.BASELINE].paper_name}", *PHASES)
+    head = ("method", "hours per 100k steps", f"times {METHODS[BASELINE].paper_name}", *PHASES)
     caption = "Training time: hours without evaluation and diagnosis; phases as shares of the wall-clock time"
     return Section(_table(caption, head, rows), notes=tuple(found.notes))
 

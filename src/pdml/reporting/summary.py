@@ -8,14 +8,12 @@ from itertools import permutations
 
 import numpy as np
 
+from pdml.config.methods import BASELINE
 from pdml.core.errors import UserError
 from pdml.reporting import published, statistics
 from pdml.reporting.curves import published_curve, shared_settings
 from pdml.reporting.read import Row, Run, differences, groups, name, returns
 from pdml.reporting.rows import Rows, estimate_columns, value_at
-
-BASELINE = "mbpo"
-"""The method whose training time is 1."""
 
 
 def final_returns(runs: Sequence[Run]) -> Rows:

@@ -15,7 +15,7 @@ import numpy as np
 
 from pdml.config.defaults import defaults
 from pdml.config.fields import change_learning
-from pdml.config.methods import METHODS
+from pdml.config.methods import BASELINE, METHODS
 from pdml.config.schema import Config
 from pdml.core.stopwatch import PHASES, Stopwatch
 from pdml.data.model_buffer import branch_sizes
@@ -29,9 +29,6 @@ from pdml.studies.bench_phases import bench_phases
 from pdml.training.loop import Training, train
 from pdml.training.methods import wire
 from pdml.training.state import TrainState, initial_state
-
-BASELINE = "mbpo"
-"""The method whose cost others are compared with."""
 
 
 def measure(threads: int, repeats: int = 12) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from pdml.config.tasks import PYTHON
 from pdml.core.errors import UserError
 from pdml.reporting.read import Run, groups
 from pdml.reporting.sections import MOST_PICTURES, Picture
@@ -13,8 +14,8 @@ def strips(runs: Sequence[Run], import_modules: bool = False) -> dict[Path, Pict
     """Render the last policy of the first run of each method on each environment, up to `MOST_PICTURES`.
 
     Args:
-        import_modules: Also render environments named `module:Id`. That runs the module's code, which nobody may have
-            looked at when the runs are somebody else's.
+        import_modules: Also render environments named `module:Id`. That runs the module's code, so it is not done
+            unasked: the runs may be somebody else's.
 
     Returns:
         By run directory, the picture, or why there is none. Where nothing can render at all, the first reason ends it.
@@ -25,7 +26,7 @@ def strips(runs: Sequence[Run], import_modules: bool = False) -> dict[Path, Pict
             ready = [run.path for run in group if (run.path / "policy.safetensors").exists()]
             if not ready or len(result) == MOST_PICTURES:
                 continue
-            if ":" in env and not import_modules:
+            if ":" in env and not env.startswith(PYTHON) and not import_modules:
                 result[ready[0]] = f"no pictures: they need the module of {env}; `pdml report --frames` imports it"
                 continue
             try:

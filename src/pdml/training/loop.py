@@ -60,8 +60,10 @@ class WeightedData(NamedTuple):
 def mbpo(state: TrainState, training: Training) -> Learner:
     """Algorithm 2: PDML-MBPO, and with other parts the whole family of MBPO. Numbers are the paper's lines.
 
-    A block is `model_every` steps. Its policy keeps learning meanwhile, so the snapshot that closes a block stands for
-    it; the warm-up is a block of its own. As in MBPO, the G updates of lines 13-15 follow every real step.
+    Line 1 is `initial_state`. The paper's pass collects first and then fits. Here it begins with the fit, since the
+    warm-up has collected before the first one; the order of all steps is the same. A block is `model_every` steps, and
+    the warm-up is a block of its own. The policy learns during a block, so the snapshot that closes a block stands for
+    it. As in MBPO, the G updates of lines 13-15 follow every real step.
     """
     while True:  # 2
         if begins_block(state, training):
@@ -118,7 +120,8 @@ class Interaction:
         return LEARNERS[METHODS[self._training.config.method].learner](self._state, self._training)
 
     def begin_episode(self, env: gymnasium.Env) -> None:
-        """Begin the next episode in an environment."""
+        """Begin the next episode in an environment; an action that the caller has not answered is dropped."""
+        self._action, self._learner = None, self._new_learner()
         self._state.episode = begin_episode(env, self._training.config.seed, self._state.episode.number + 1)
 
     def begin_foreign_episode(self) -> None:
