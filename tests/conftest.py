@@ -1,17 +1,20 @@
+import functools
+import gc
 import os
 
 from pdml.runs.device import cache_dir
 
+# Nearly all of a test's time is XLA compiling a tiny program. Without LLVM's optimisation and without XLA's newer code
+# for fused loops that takes a quarter of the time, and the arithmetic is the same but for rounding. Tests that compute
+# more than they compile use the fixture `optimised`; tests/core/test_jax.py and the kill tests compile as users do.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 worker = os.environ.get("PYTEST_XDIST_WORKER")
 if worker is not None and hasattr(os, "sched_setaffinity"):  # one core per worker: twice as fast as sharing both
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
-    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    os.environ["XLA_FLAGS"] += " --xla_cpu_multi_thread_eigen=false"
 
-# Nearly all of a test's time is XLA compiling a tiny program. Without LLVM's optimisation that takes half as long, and
-# the arithmetic is the same but for rounding. Tests that compute more than they compile use the fixture `optimised`;
-# tests/core/test_jax.py and the kill tests compile as users do.
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA complains about entries of its own cache
 # Compile each program once, also for the next checkout.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_dir()))
@@ -20,6 +23,10 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.03")
 from jaxtyping import install_import_hook
 
 with install_import_hook("pdml", "beartype.beartype"):
+    import pdml.training.methods
+
+    # Tests of one worker share programs, of more configurations than a user has in one process.
+    pdml.training.methods.wire = functools.lru_cache(maxsize=24)(pdml.training.methods.wire.__wrapped__)
     import pdml
     import pdml.api
     import pdml.cli
@@ -30,7 +37,7 @@ with install_import_hook("pdml", "beartype.beartype"):
     import pdml.studies.converged
     import pdml.studies.strips
     import pdml.studies.theory_text
-    import pdml.studies.tsne  # noqa: F401
+    import pdml.studies.tsne
 
 import jax
 import pytest
@@ -45,10 +52,14 @@ from tiny import tiny_of
 
 from pdml.config.schema import Settings
 
+gc.collect()
+gc.freeze()  # what is imported stays; tracing makes so many objects that looking for garbage takes a quarter of it
+gc.set_threshold(50_000, 20, 10)
+
 
 @pytest.fixture
 def optimised():
-    """Compile as users do: worth it for tests that compute more than they compile."""
+    """Compile with LLVM's optimisation, as users do: worth it for tests that compute more than they compile."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)

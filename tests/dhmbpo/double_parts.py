@@ -12,7 +12,7 @@ from pdml.core.transition import Layout
 from pdml.data.replay import RealRows
 from pdml.dhmbpo.model import StandardisedModel, StandardisedNetwork
 from pdml.dhmbpo.networks import init_he, init_orthogonal
-from pdml.dhmbpo.rollouts import NormalisedActor, StepRules, sample_noise
+from pdml.dhmbpo.rollouts import NormalisedActor, StepRules, sample_noise, training_rollout
 from pdml.dhmbpo.updates import DoubleState, Optimisers
 from pdml.models.ensemble import Normaliser
 
@@ -76,6 +76,12 @@ def small_config(changes):
 def noise_for(steps, rows=ROWS, members=MEMBERS, seed=3):
     config = small_config({"batch_size": rows, "dynamics.num_members": members})
     return sample_noise(config, LAYOUT, steps, jax.random.key(seed))
+
+
+@jax.jit
+def endless_rollout(actor, model, obs, noise):
+    """A training rollout where nothing terminates, compiled once for all tests: op by op it takes far longer."""
+    return training_rollout(actor, model, NEVER, obs, noise)
 
 
 def rows_of(count, seed=0, noise=0.01, number=None):

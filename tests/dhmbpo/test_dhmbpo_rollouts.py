@@ -6,7 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from double_parts import GAMMA, LAYOUT, MEMBERS, NEVER, ROWS, STEPS, agent_state, linear_model, noise_for, small_config
+from double_parts import (
+    GAMMA,
+    LAYOUT,
+    MEMBERS,
+    NEVER,
+    ROWS,
+    STEPS,
+    agent_state,
+    endless_rollout,
+    linear_model,
+    noise_for,
+    small_config,
+)
 
 from pdml.dhmbpo.learner import empty_state_buffer
 from pdml.dhmbpo.networks import freeze
@@ -42,7 +54,7 @@ def by_hand(state, model, obs, noise):
 def test_the_return_of_a_training_rollout_is_the_one_by_hand():
     state, model = agent_state(alpha=0.3), linear_model()
     obs, noise = jax.random.normal(jax.random.key(9), (ROWS, 2)), noise_for(STEPS + 1)
-    rollout = training_rollout(state.actor, model, NEVER, obs, noise)
+    rollout = endless_rollout(state.actor, model, obs, noise)
     rewards, logs, last_obs, last_action = by_hand(state, model, obs, noise)
     np.testing.assert_allclose(rollout.reward, rewards, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(rollout.last_obs, last_obs, rtol=1e-4, atol=1e-5)

@@ -14,6 +14,7 @@ from double_parts import (
     ROWS,
     STEPS,
     agent_state,
+    endless_rollout,
     linear_model,
     noise_for,
     optimisers_of,
@@ -39,7 +40,7 @@ def test_an_update_moves_the_actor_by_the_gradient_of_its_loss_with_the_critics_
     state, model, rate = agent_state(alpha=0.1), linear_model(noise=0.2), config.agent.learning_rate
     obs, update_key = jax.random.normal(jax.random.key(9), (ROWS, 2)), jax.random.key(5)
     opts = optimisers_of(state, rate)
-    after, _, metrics = updates(config, LAYOUT, NEVER).all_networks(state, opts, model, obs, update_key)
+    after, _, metrics = jax.jit(updates(config, LAYOUT, NEVER).all_networks)(state, opts, model, obs, update_key)
     noise = sample_noise(config, LAYOUT, STEPS + 1, jax.random.split(update_key)[0])
 
     def loss(layers):
@@ -47,7 +48,7 @@ def test_an_update_moves_the_actor_by_the_gradient_of_its_loss_with_the_critics_
         moved = replace(after, log_alpha=state.log_alpha)  # critics and bounds after their step
         return actor_loss(moved, rollout, config.agent.gamma)
 
-    value, grads = jax.value_and_grad(loss)(state.actor.layers)
+    value, grads = jax.jit(jax.value_and_grad(loss))(state.actor.layers)
     assert float(metrics["agent/actor_loss"]) == pytest.approx(float(value), rel=1e-4)
     for old, new, grad in zip(
         *(jax.tree.leaves(t) for t in (state.actor.layers, after.actor.layers, grads)), strict=True
@@ -57,10 +58,8 @@ def test_an_update_moves_the_actor_by_the_gradient_of_its_loss_with_the_critics_
         np.testing.assert_allclose((new - old)[large], -rate * np.sign(grad)[large], rtol=0.02)
     slope = float(jnp.exp(state.log_alpha)) * (float(metrics["agent/entropy"]) - config.agent.target_entropy)
     assert float(after.log_alpha - state.log_alpha) == pytest.approx(-rate * np.sign(slope), rel=0.02)
-    fixed = updates(small_config(SIZES | {"agent.temperature": 0.1}), LAYOUT, NEVER).all_networks(
-        state, opts, model, obs, update_key
-    )
-    assert float(fixed[0].log_alpha) == float(state.log_alpha)
+    fixed = jax.jit(updates(small_config(SIZES | {"agent.temperature": 0.1}), LAYOUT, NEVER).all_networks)
+    assert float(fixed(state, opts, model, obs, update_key)[0].log_alpha) == float(state.log_alpha)
 
 
 def test_updates_of_the_critics_only_move_them_towards_the_bounded_target_and_nothing_else():
@@ -73,7 +72,7 @@ def test_updates_of_the_critics_only_move_them_towards_the_bounded_target_and_no
     assert after.actor is state.actor
     assert after.log_alpha is state.log_alpha
     step_key, critic_key = jax.random.split(update_key)
-    rollout = training_rollout(state.actor, model, NEVER, obs, sample_noise(config, LAYOUT, STEPS + 1, step_key))
+    rollout = endless_rollout(state.actor, model, obs, sample_noise(config, LAYOUT, STEPS + 1, step_key))
     bounded = replace(state, bounds=after.bounds)
     chosen = jax.random.permutation(jax.random.split(critic_key)[0], 3)[:2]
     target = critic_target(bounded, choose_critics(state.target_critics, chosen), rollout, config.agent.gamma)
@@ -81,7 +80,7 @@ def test_updates_of_the_critics_only_move_them_towards_the_bounded_target_and_no
     def loss(critics):
         return jnp.square(scaled_values(critics, bounded, obs, rollout.action) - target[None]).mean(axis=1).sum()
 
-    value, grads = jax.value_and_grad(loss)(state.critics)
+    value, grads = jax.jit(jax.value_and_grad(loss))(state.critics)
     assert float(metrics["agent/critic_loss"]) == pytest.approx(float(value), rel=1e-4)
     trees = (state.critics, after.critics, grads, state.target_critics, after.target_critics)
     for old, new, grad, target_old, target_new in zip(*map(jax.tree.leaves, trees), strict=True):
@@ -94,7 +93,7 @@ def test_updates_of_the_critics_only_move_them_towards_the_bounded_target_and_no
 def test_values_at_the_end_of_a_rollout_are_held_within_the_bounds():
     state, model = agent_state(), linear_model()
     obs, noise = 3.0 * jax.random.normal(jax.random.key(9), (ROWS, 2)), noise_for(STEPS + 1)
-    rollout = training_rollout(state.actor, model, NEVER, obs, noise)
+    rollout = endless_rollout(state.actor, model, obs, noise)
     found = np.asarray(scaled_values(state.critics, state, rollout.last_obs, rollout.last_action)).min(axis=0)
     assert ((found < -5.0) | (found > 9.0)).any()
     rewards = (GAMMA ** np.arange(STEPS)[:, None] * np.asarray(rollout.reward)).sum(axis=0)

@@ -118,7 +118,7 @@ def pdml(*words, kill=None):
     harness = ["-m", "pdml"] if kill is None else [KILLING, "KILL", *kill, "--"]
     line = [sys.executable, *map(str, harness), *map(str, words)]
     as_users_do = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    environment = {**os.environ, **as_users_do}
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | as_users_do
     return subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment)
 
 

@@ -185,15 +185,16 @@ def save_modules(page, folder):
             (folder / named[1]).write_text(block)
 
 
+SMALLER = ("agent", "dynamics", "rollouts", "batch_size", "updates_per_step", "eval_episodes", "mixture.reservoir")
 SMALL_NETWORKS = f"""
 import pdml.api
 from pdml.config.fields import change
 
-SMALL = { {name: value for name, value in TINY.items() if name.startswith(("agent", "dynamics", "rollouts"))} }
+SMALL = { {name: value for name, value in TINY.items() if name.startswith(SMALLER)} }
 full_size = pdml.api.defaults
 pdml.api.defaults = lambda *args, **kwargs: change(full_size(*args, **kwargs), SMALL)
 """
-"""Makes the default networks tiny. Of the examples only the README's is run at its full size."""
+"""Makes the default networks and minibatches tiny. Of the examples only the README's is run at its full size."""
 
 
 @pytest.mark.slow
