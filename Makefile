@@ -9,7 +9,7 @@ RUN := runs/$(ENV)/$(METHOD)/seed$(SEED)__$(shell date -u +%Y%m%dT%H%M%S)
 KILLS ?= 100
 KILL_SEED := $(or $(KILL_SEED),$(shell date +%s))
 
-.PHONY: train test check torture format docs
+.PHONY: train test check test-ray torture format docs results
 
 train: .venv  ## train a policy: make train ENV=Hopper-v5 STEPS=30000
 	@$(BIN)/pdml train --env $(ENV) --method $(METHOD) --seed $(SEED) $(if $(STEPS),--steps $(STEPS)) --run-dir $(RUN); \
@@ -27,6 +27,10 @@ check: .venv  ## what a contributor runs before a commit: the same without slow 
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow"
 
+test-ray: .venv  ## sweeps on a real cluster of two nodes on this machine; installs Ray
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,ray]"
+	$(BIN)/pytest -q -m ray tests/ray
+
 torture: .venv  ## a hundred kills of tiny runs, at other points every time: make torture KILL_SEED=7
 	@echo "KILLS=$(KILLS) KILL_SEED=$(KILL_SEED)"
 	PDML_KILLS=$(KILLS) PDML_KILL_SEED=$(KILL_SEED) $(BIN)/pytest -n 2 --dist worksteal -v tests/promises/test_kills.py -k killed
@@ -37,6 +41,9 @@ format: .venv  ## write the code as the formatter wants it
 
 docs: .venv  ## the documentation site, docs/_build/index.html
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
+
+results: .venv  ## every table and figure of results/ and the docs, from the files in results/
+	$(BIN)/pdml results rebuild results docs README.md
 
 .venv: .venv/installed  ## only install
 

@@ -20,18 +20,19 @@ from pdml.config.tasks import PYTHON, Task
 from pdml.config.validate import OBJECT, check, refuse_foreign
 from pdml.core import signals
 from pdml.core.batching import as_batch, padded
-from pdml.core.errors import UserError
+from pdml.core.errors import LostRunError, UserError
 from pdml.core.rng import Purpose, key
 from pdml.envs.env_spec import EnvSpec, spec_of
 from pdml.envs.evaluation import Evaluator
 from pdml.envs.from_python import Env, absent_spec, name_and_task, packed, require_sizes, spec_for, warn
 from pdml.envs.gym import make_plain
 from pdml.envs.spaces import spaces_from
-from pdml.runs import checkpoint, directory
+from pdml.runs import directory
 from pdml.runs.device import available_threads
+from pdml.runs.lease import Lease
 from pdml.runs.policy import Policy
 from pdml.runs.progress import Watcher
-from pdml.runs.recorder import StepRecord, policy_of
+from pdml.runs.recorder import StepRecord, policy_of, write_state
 from pdml.runs.session import LiveRun, Session, failures_noted
 from pdml.training.loop import Interaction
 from pdml.views import Callback, Evaluation, Model, evaluation_of
@@ -124,7 +125,12 @@ class Agent:
     @property
     def config(self) -> Config:
         """The settings of learning."""
-        return self._live.settings.learning
+        return self.settings.learning
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of learning, and those of the run: `settings.run.eval_every` and so on."""
+        return self._live.settings
 
     @property
     def steps(self) -> int:
@@ -166,7 +172,7 @@ class Agent:
     def _working(self, session: Session) -> Generator[None, None, None]:
         """Save if asked to stop meanwhile; after that, and after a failure, return to the last checkpoint."""
         try:
-            with signals.listening(), failures_noted(session.path):
+            with signals.listening(), failures_noted(session.lease):
                 yield
                 if signals.asked():
                     session.save()
@@ -175,6 +181,9 @@ class Agent:
             self._recover(session)
             raise KeyboardInterrupt(f"{stopped}; the run is saved in {session.path}") from None
         except UserError:
+            raise
+        except LostRunError:
+            self.close()
             raise
         except Exception:
             self._recover(session)
@@ -291,19 +300,19 @@ class Agent:
             session.save()
             return session.path
         path = Path(path)
-        lock = directory.create(path, live.settings, available_threads(), _command(), live.spec.recorded())
-        if live.path is not None:
-            _copy_tables(live.path, path)
-        lengths = live.files["lengths"] if live.files is not None else {}
-        if self._session is not None:
-            lengths = self._session.lengths()
-        directory.truncate_files(path, lengths, self.steps)
-        clock = live.training.clock
-        files = {"lengths": lengths, "total": clock.total(), "seconds": clock.seconds}
-        file = path / "checkpoints" / f"step_{self.steps:08d}.safetensors"
-        checkpoint.save_checkpoint(live.state, live.ledger, live.settings, file, files)
-        self.policy.save(path / "policy.safetensors")
-        lock.free()
+        directory.check_free(path)
+        lease = directory.create(path, live.settings, available_threads(), _command(), live.spec.recorded())
+        try:
+            if live.path is not None:
+                _copy_tables(live.path, lease)
+            lengths = live.files["lengths"] if live.files is not None else {}
+            if self._session is not None:
+                lengths = self._session.lengths()
+            directory.truncate_files(lease, lengths, self.steps)
+            clock, spaces = live.training.clock, live.spec.spaces
+            write_state(live.state, live.ledger, live.settings, spaces, clock, lengths, lease)
+        finally:
+            lease.free()
         return path
 
     def close(self) -> None:
@@ -314,7 +323,7 @@ class Agent:
         self._session, self._closed = None, True
 
     def _open(self, steps: int | None = None) -> Session:
-        """Return the session, with a run directory that is locked; begin or resume it the first time."""
+        """Return the session, whose run directory no other process can have; begin or resume it the first time."""
         if self._closed:
             raise UserError("the agent is closed; load it again from its run directory")
         if self._session is None:
@@ -360,13 +369,12 @@ def _spec_of_run(
     return spec
 
 
-def _copy_tables(source: Path, target: Path) -> None:
+def _copy_tables(source: Path, lease: Lease) -> None:
     """Copy what a run has written beside its checkpoints."""
     for name in (*directory.TABLES, "blocks", "archive"):
-        if (source / name).is_dir():
-            shutil.copytree(source / name, target / name)
-        elif (source / name).exists():
-            shutil.copy(source / name, target / name)
+        if (source / name).exists():
+            with lease.replaced(lease.run / name) as partial:
+                (shutil.copytree if (source / name).is_dir() else shutil.copyfile)(source / name, partial)
 
 
 def _call(callback: Callback, agent: Agent, record: StepRecord) -> bool:

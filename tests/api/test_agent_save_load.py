@@ -1,5 +1,6 @@
 """`Agent.save`, `Agent.load`, `pdml.Policy`: what is saved is the whole agent, and runs of the commands are agents."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pdml
 from pdml.api import Agent
 from pdml.cli import main
 from pdml.config.parse import shown
-from pdml.core.errors import UserError
+from pdml.core.errors import LostRunError, UserError
 from pdml.runs.checkpoint import saved_checkpoints
 from pdml.runs.policy import Policy
 from pdml.runs.tensor_file import read_arrays
@@ -109,6 +110,23 @@ def test_two_agents_do_not_share_a_directory(tmp_path):
     agent.close()
     with pytest.raises(UserError, match="has been continued since it was loaded"):
         other.learn(1)
+
+
+def test_an_agent_that_was_frozen_and_replaced_is_closed_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("PDML_LEASE_SECONDS", "1e6")  # no heartbeat during the test
+    path = tmp_path / "run"
+    agent = learned(path, 61)
+    os.utime(path / "lease" / "000001.json", (0, 0))
+    other = Agent.load(path, env=Point)
+    other.learn(20, progress_bar=False)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    with pytest.raises(LostRunError, match="another process has taken the run over"):
+        agent.learn(20, progress_bar=False)
+    with pytest.raises(UserError, match="the agent is closed; load it again"):
+        agent.learn(20)
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+    other.learn(20, progress_bar=False)
+    other.close()
 
 
 def test_a_run_keeps_its_termination_and_its_environment(tmp_path):

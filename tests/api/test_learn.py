@@ -174,3 +174,10 @@ def test_dm_control_is_an_environment_like_others(tmp_path):
     agent = learned(tmp_path / "run", 81, env="dm_control/cartpole-balance-v0", method="sac", eval_episodes=0)
     assert agent.predict(np.zeros(5)).shape == (1,)
     assert agent.config.max_episode_steps == 1000
+
+
+def test_an_agent_offers_the_settings_of_learning_and_of_the_run(tmp_path):
+    agent = new_agent(tmp_path / "run", eval_episodes=3, batch_size=17)
+    assert agent.settings.learning == agent.config
+    assert agent.config.batch_size == 17
+    assert agent.settings.run.eval_episodes == 3

@@ -20,8 +20,11 @@ import pdml.training.loop
 from pdml.cli import main
 from pdml.config.fields import change
 from pdml.config.files import to_json
-from pdml.runs import checkpoint, directory, tensor_file
-from pdml.runs.session import start_run
+from pdml.core.errors import LostRunError
+from pdml.envs import watchdog
+from pdml.runs import checkpoint, directory, session, tensor_file
+from pdml.runs.lease import Lease
+from pdml.runs.session import failures_noted, start_run
 from pdml.runs.tensor_file import read_arrays
 from pdml.runs.tensorboard import Board
 
@@ -239,7 +242,7 @@ def test_a_disk_so_full_that_the_reason_cannot_be_written_still_gives_the_line(t
     path, real = tmp_path / "run", Path.write_text
 
     def write_text(file, *args, **kwargs):
-        if file.name == "error.txt":
+        if file.name.startswith("error.txt"):
             raise full_disk()
         return real(file, *args, **kwargs)
 
@@ -279,7 +282,7 @@ def test_two_processes_do_not_share_a_run_and_the_death_of_one_frees_it(healthy,
             assert time.monotonic() < deadline
             time.sleep(0.05)
         for others in (["resume", str(path)], [*words, "--resume"]):
-            assert main(others) == 2
+            assert main(others) == 3
             assert capsys.readouterr().err == f"pdml: run-dir = '{path}': another process or agent is running it\n"
         assert first.poll() is None
     finally:
@@ -288,6 +291,52 @@ def test_two_processes_do_not_share_a_run_and_the_death_of_one_frees_it(healthy,
     assert main(["resume", str(path)]) == 0
     for name in ("policy.safetensors", "progress.csv", "evaluations.csv"):
         assert (path / name).read_bytes() == (healthy() / name).read_bytes(), name
+
+
+def test_who_has_lost_its_run_notes_no_failure(tmp_path, monkeypatch, capsys):
+    """Neither when it notices that, nor for another reason, nor when an environment hangs."""
+    first = Lease(tmp_path)
+    os.utime(tmp_path / "lease" / "000001.json", (0, 0))
+    second = Lease(tmp_path)
+    for raised in (LostRunError("lost"), ValueError("another reason")):
+        with pytest.raises(LostRunError), failures_noted(first):
+            raise raised
+    codes = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    with failures_noted(first):
+        watchdog._end("the environment hangs")
+    assert codes == [3]
+    lost = f"run-dir = '{tmp_path}': another process has taken the run over; nothing more was written"
+    assert capsys.readouterr().err == f"pdml: {lost}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["lease"]
+    with failures_noted(second):
+        watchdog._end("the environment hangs")
+    assert codes == [3, 1]
+    assert (tmp_path / "error.txt").read_text() == "the environment hangs\n"
+
+
+def test_a_run_that_another_process_began_or_finished_meanwhile_is_not_a_mistake(tmp_path, monkeypatch, capsys):
+    """Both have found the directory free, or the run unfinished; who is second may try again."""
+    path, real = tmp_path / "run", session.spec_of
+    words = [*words_of(path), "--resume"]
+
+    def slow(*args):
+        monkeypatch.undo()
+        assert main(words) == 0
+        return real(*args)
+
+    monkeypatch.setattr(session, "spec_of", slow)
+    assert main(words) == 3
+    sentence = f"run-dir = '{path}': another process or agent has begun a run there meanwhile"
+    assert capsys.readouterr().err == f"pdml: {sentence}\n"
+    before = (path / "progress.csv").stat()
+    (path / "DONE").unlink()
+    monkeypatch.setattr(session, "spec_of", lambda *args: ((path / "DONE").write_text("160\n"), real(*args))[1])
+    assert main(words) == 3
+    assert capsys.readouterr().err == f"pdml: run = '{path}': another process has finished it meanwhile\n"
+    assert main(words) == 0
+    assert capsys.readouterr().out == f"done already: {path}\n"
+    assert (path / "progress.csv").stat() == before
 
 
 def test_clock_jumps_change_nothing(healthy, tmp_path, monkeypatch):

@@ -3,18 +3,19 @@
 import csv
 import json
 import re
-import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from pdml.cli import main
 from pdml.config.methods import METHODS
+from pdml.reporting.marked_pages import find_marks, find_pages
 from pdml.reporting.read import differences, read_all, returns
 
 ROOT = Path(__file__).parents[2]
 PENDULUM = ROOT / "results" / "InvertedPendulum-v5"
-HOPPER = ROOT / "results" / "Hopper-v5"
+HOPPER = ROOT / "results" / "double-horizon" / "Hopper-v5"
 DOUBLE = [name for name, method in METHODS.items() if method.is_double_horizon]
 
 
@@ -60,26 +61,78 @@ def test_the_arms_with_weights_in_one_place_have_their_complete_seeds_on_hopper(
         assert json.loads((run.path / "metadata.json").read_text())["modified"] is False
 
 
-COMMANDS = {
-    PENDULUM: ["pdml summary results/InvertedPendulum-v5"],
-    HOPPER: [
-        "pdml summary results/Hopper-v5 --goal 3000 --last 5",
-        "pdml summary results/Hopper-v5 --goal 3000 --last 1",
-        "pdml summary results/Hopper-v5 --goal 3000 --last 1 --until 10000",
-        "pdml summary results/Hopper-v5 --goal 3000 --last 16",
-    ],
-}
+PAGES = [ROOT / "README.md", *find_pages([ROOT / "docs", ROOT / "results"])]
 
 
-@pytest.mark.parametrize(("page", "command"), [(page, command) for page in COMMANDS for command in COMMANDS[page]])
-def test_a_page_shows_the_table_that_its_command_prints(page, command, monkeypatch, capsys):
-    text = (page / "README.md").read_text()
-    assert re.findall(r"`(pdml summary [^`]*)`", text) == COMMANDS[page]
+def test_every_table_and_figure_of_a_page_is_what_the_files_say(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    assert main(shlex.split(command)[1:]) == 0
-    printed = capsys.readouterr().out
-    assert printed.count("\n|") > 3
-    assert printed in text.partition(f"`{command}`")[2]
+    assert main(["results", "rebuild", "--check", "results", "docs", "README.md"]) == 0, capsys.readouterr().out
+
+
+def test_a_changed_number_of_a_page_is_found(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    text = (HOPPER / "README.md").read_text().partition("<!-- end -->")[0] + "<!-- end -->\n"
+    assert text.count("| 1624 ± 614 |") == 1
+    (tmp_path / "page.md").write_text(text.replace("| 1624 ± 614 |", "| 1625 ± 614 |"))
+    assert main(["results", "rebuild", "--check", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.count("page.md, line ") == 1
+
+
+MARKED = {
+    "README.md": ["summary"],
+    "docs/settings.md": ["list"],
+    "docs/speed.md": ["results"],
+    "docs/claims.md": ["results"] * 4,
+    "docs/methods/index.md": ["results"],
+    "results/double-horizon/Hopper-v5/README.md": ["summary"] * 4 + ["figure"],
+    "results/InvertedPendulum-v5/README.md": ["summary"],
+}
+"""The commands of the marks of pages; a page may have more."""
+
+
+@pytest.mark.parametrize("page", MARKED)
+def test_tables_that_come_from_files_have_marks(page):
+    words = [mark.words[0] for mark in find_marks(ROOT / page, (ROOT / page).read_text())]
+    assert not Counter(MARKED[page]) - Counter(words)
+
+
+def hand_written(page):
+    """Return the lines of a page that stand between no marks."""
+    lines = dict(enumerate(page.read_text().splitlines(), start=1))
+    marks = find_marks(page, page.read_text())
+    return [line for i, line in lines.items() if not any(mark.line <= i <= mark.end for mark in marks)]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name == "README.md"], ids=lambda page: page.parent.name
+)
+def test_no_table_of_returns_is_written_by_hand(page):
+    tables = [line for line in hand_written(page) if re.match(r"\|.*\d ± \d", line)]
+    assert tables == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_shows_the_figures_that_it_draws(page):
+    for mark in find_marks(page, page.read_text()):
+        if mark.is_figure:
+            picture = ROOT / mark.words[mark.words.index("--out") + 1] / f"{mark.words[1]}.png"
+            shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text())
+            assert picture.resolve() in {(page.parent / path).resolve() for path in shown}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_command_beside_a_table_is_the_one_that_wrote_it(page):
+    text = page.read_text()
+    written = {" ".join(("pdml", *mark.words)) for mark in find_marks(page, text)}
+    said = re.findall(r"`(pdml (?:summary|figure) [^`]*results/[^`]*)`", "\n".join(hand_written(page)))
+    assert set(said) - written == set()
+
+
+def test_results_have_no_path_of_a_machine():
+    for path in (ROOT / "results").rglob("metadata.json"):
+        about = json.loads(path.read_text())
+        for one in (about, *about.get("resumed", ())):
+            assert not re.search(r"(^|[\s='\"])/", one["command"]), path
 
 
 def test_the_last_column_but_one_is_the_mean_of_the_last_evaluation(capsys):

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM save a run, or end a long fit soon; it resumes as if it had not been stopped."""
+"""Ctrl-C, SIGTERM and the end of standard input save a run, or end a long fit soon; it resumes as if not stopped."""
 
 import os
 import signal
@@ -15,6 +15,7 @@ from tiny import tiny_of
 from pdml.cli import main
 from pdml.config.fields import change
 from pdml.config.files import to_json
+from pdml.core import signals
 from pdml.core.stopwatch import Stopwatch
 from pdml.runs.checkpoint import saved_checkpoints
 from pdml.runs.tensor_file import read_arrays
@@ -93,3 +94,76 @@ def test_a_process_that_is_stopped_has_the_exit_code_of_its_signal(tmp_path):
     assert done.returncode == 143
     assert done.stderr.splitlines()[-1] == last_line(path, signal.SIGTERM)
     assert saved_checkpoints(path)[0].name == "step_00000025.safetensors"
+
+
+def until(ready, process):
+    deadline = time.monotonic() + 300
+    while not ready():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_a_run_is_saved_and_stops_when_its_standard_input_ends(unbroken, tmp_path):
+    """Also if the scheduler has sent SIGTERM before: that is not a second request."""
+    path, pipe = tmp_path / "run", subprocess.PIPE
+    train = [sys.executable, "-m", "pdml", *words_of(path), "--stop-with-stdin"]
+    resume = [sys.executable, "-m", "pdml", "resume", str(path), "--stop-with-stdin"]
+    for line, count, sent in ((train, 1, []), (resume, 2, [signal.SIGTERM])):
+        process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        until(lambda: len(list(path.glob("events.*"))) == count, process)  # noqa: B023
+        for number in sent:
+            process.send_signal(number)
+        _, err = process.communicate(timeout=300)  # this closes its input
+        if process.returncode != 0:  # it was not done by then
+            assert (process.returncode, err.splitlines()[-1]) == (143, last_line(path, signal.SIGTERM))
+            assert not (path / "error.txt").exists()
+            assert not (path / "DONE").exists()
+    if not (path / "DONE").exists():
+        assert main(["resume", str(path)]) == 0
+    assert_same_files(path, unbroken)
+
+
+@pytest.mark.slow
+def test_a_run_ends_with_its_scheduler_also_if_that_is_killed(tmp_path):
+    path = tmp_path / "run"
+    words = [sys.executable, "-m", "pdml", *words_of(path, steps=10**6), "--stop-with-stdin"]
+    code = f"import subprocess as s; p = s.Popen({words!r}, stdin=s.PIPE); print(p.pid, flush=True); p.wait()"
+    scheduler = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    run = Path(f"/proc/{scheduler.stdout.readline().strip()}")
+    until(lambda: list(path.glob("events.*")), scheduler)
+    scheduler.kill()
+    deadline = time.monotonic() + 60
+    while run.exists() and run.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    scheduler.communicate()
+    assert saved_checkpoints(path)
+    assert not (path / "error.txt").exists()
+
+
+def test_a_process_that_does_not_stop_after_its_input_has_ended_is_ended_hard():
+    code = "import time; from pdml.core import signals; signals.stop_at_end_of(0, 0.2); time.sleep(60)"
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == 137
+    assert time.monotonic() - start < 30
+
+
+def test_input_that_goes_on_stops_nothing(monkeypatch):
+    reader, writer = os.pipe()
+    monkeypatch.setattr(signals.os, "_exit", lambda code: None)
+    with signals.listening():
+        signals.stop_at_end_of(reader, 0.0)
+        os.write(writer, b"more\n")
+        time.sleep(0.2)
+        assert not signals.asked()
+        os.close(writer)
+        deadline = time.monotonic() + 30
+        while not signals.asked():
+            assert time.monotonic() < deadline
+        with pytest.raises(signals.Stopped, match="SIGTERM"):
+            signals.stop_if_asked()
+        time.sleep(0.2)
+    os.close(reader)

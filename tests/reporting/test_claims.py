@@ -11,7 +11,7 @@ from fake_runs import write_run, write_seeds
 
 from pdml.config.methods import METHODS
 from pdml.reporting import claims
-from pdml.reporting.claims import Arm, Claim, judge
+from pdml.reporting.claims import Claim, ClaimArm, judge
 from pdml.reporting.paper_claims import paper_claims
 from pdml.reporting.read import read_all
 
@@ -21,7 +21,16 @@ PLAN = Path(__file__).parents[2] / "results" / "PLAN.md"
 def claim(**changes):
     """Return a claim that PDML's mean return to 9000 steps is above MBPO's."""
     standard = Claim(
-        "C0", "PDML is ahead", "", claims.mean_return(9000), "mean", Arm("pdml"), Arm("mbpo"), True, 9000, "pdml train"
+        "C0",
+        "PDML is ahead",
+        "",
+        claims.mean_return(9000),
+        "mean",
+        ClaimArm("pdml"),
+        ClaimArm("mbpo"),
+        True,
+        9000,
+        "pdml train",
     )
     return standard._replace(**changes)
 
@@ -83,7 +92,7 @@ def test_only_runs_of_the_arm_that_went_far_enough_count(tmp_path):
     write_run(tmp_path / "whole", "pdml", seed=3, returns=(1.0, 2.0, 3.0, 6.0))
     runs = read_all([tmp_path])
     assert judge(claim(), runs).ours.tolist() == [3.0]
-    other = judge(claim(ours=Arm("pdml", settings=("mixture.rate=0.1",))), runs)
+    other = judge(claim(ours=ClaimArm("pdml", settings=("mixture.rate=0.1",))), runs)
     assert len(other.ours) == 1
 
 

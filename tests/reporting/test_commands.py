@@ -1,5 +1,7 @@
 """The commands figure and report: what they write and print, their exit codes, and their mistakes in one line."""
 
+from types import SimpleNamespace
+
 import pytest
 from csv_rows import NAN, column, pick, read_back
 from fake_runs import write_run, write_seeds
@@ -186,6 +188,48 @@ def test_damaged_files_of_a_report_are_named_by_the_command_and_its_exit_code(tm
     ):
         assert report(run, whole, "--out", tmp_path / "r.html") == 2
         assert capsys.readouterr().err == f"pdml: {run / 'evaluations.csv'}: {message}\n"
+
+
+def test_a_watched_page_loads_itself_again_until_all_runs_have_ended(tmp_path, capsys, monkeypatch):
+    run, out, pages = write_run(tmp_path / "a", finished=False, returns=(500.0,)), tmp_path / "r.html", []
+
+    def sleep(seconds):
+        assert seconds == 10
+        pages.append(out.read_text())
+        if len(pages) == 2:
+            with (run / "evaluations.csv").open("a") as file:
+                file.write("7000,0,100.0,200\n7000,1,300.0,200\n")
+        if len(pages) == 3:
+            (run / "DONE").touch()
+
+    monkeypatch.setattr("pdml.cli.look.time", SimpleNamespace(sleep=sleep))  # other threads sleep as ever
+    assert report(tmp_path, "--out", out, "--watch") == 0
+    tag = '<meta http-equiv="refresh" content="10">'
+    assert [page.count(tag) for page in (*pages, out.read_text())] == [1, 1, 1, 0]
+    assert pages[0] == pages[1] != pages[2]
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[0].endswith("1 runs); written every 10 s until all have ended, Ctrl-C ends it")
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_watching_waits_for_the_first_planned_run_and_ctrl_c_leaves_a_page_that_stays(tmp_path, capsys, monkeypatch):
+    planned, out, slept = tmp_path / "runs" / "a", tmp_path / "r.html", []
+    planned.mkdir(parents=True)
+    (planned / "output.txt").touch()
+
+    def sleep(seconds):
+        slept.append(out.exists())
+        if len(slept) == 1:
+            write_run(tmp_path / "runs" / "b", finished=False)
+        if len(slept) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("pdml.cli.look.time", SimpleNamespace(sleep=sleep))  # other threads sleep as ever
+    assert report(tmp_path / "runs", "--out", out, "--watch") == 0
+    assert slept == [False, True]
+    assert "http-equiv" not in out.read_text()
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 def test_a_run_that_cannot_be_read_is_one_line_of_a_report(tmp_path, capsys):

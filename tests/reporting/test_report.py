@@ -65,7 +65,9 @@ def test_the_page_has_the_numbers_of_the_tables(runs, report):
 def test_it_shows_the_papers_points_no_further_than_the_runs_go(report):
     panel = next(panel for panel in data(report.read_text())["panels"] if panel["id"] == "Hopper-v5/return")
     assert {reference["method"] for reference in panel["reference"]} == {"pdml", "mbpo", "sac"}
-    assert all(reference["x"] == [5000] for reference in panel["reference"])  # the bin (0, 10k] that runs to 4000 end in
+    assert all(
+        reference["x"] == [5000] for reference in panel["reference"]
+    )  # the bin (0, 10k] that runs to 4000 end in
     assert ">3,641 at 120k<" in report.read_text()
 
 

@@ -1,7 +1,9 @@
 """Benchmarks: FLOP counts of the design, what they report, and that no update computes more than it must."""
 
+import io
 import json
 import math
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +11,13 @@ import numpy as np
 import pytest
 from tiny import tiny_of
 
+from pdml.cli import main
 from pdml.config.defaults import defaults
 from pdml.config.fields import change
 from pdml.dhmbpo.fit import ADAM, StandardisedRows
 from pdml.dhmbpo.learner import empty_state_buffer
 from pdml.envs.termination_fns import RULES
-from pdml.studies import bench_phases, benchmark
+from pdml.studies import bench_jobs, bench_phases, benchmark
 
 
 def test_gflop_counts_are_those_of_the_design():
@@ -81,9 +84,11 @@ def test_bench_reports_every_phase(monkeypatch):
     """On smaller networks: the numbers of the design are tested above."""
     monkeypatch.setattr(bench_phases, "defaults", lambda env, method="pdml": change(defaults(env, method), SMALLER))
     reweight, score, peak = bench_phases._reweight, bench_phases._score, benchmark.matmul_peak
+    diagnose = bench_phases._diagnose
     monkeypatch.setattr(benchmark, "matmul_peak", lambda more: peak(more, size=256))
     monkeypatch.setattr(bench_phases, "_reweight", lambda policies: reweight(policies=20))
     monkeypatch.setattr(bench_phases, "_score", lambda which: score(which, rows=5000))
+    monkeypatch.setattr(bench_phases, "_diagnose", lambda: diagnose(steps=100))
     result = benchmark.measure(threads=1, repeats=1)
     assert [row["phase"] for row in result["phases"]] == [
         "sac_update",
@@ -120,3 +125,56 @@ def test_a_methods_cost_stands_next_to_mbpos(method, monkeypatch):
     assert phases["fit"]["mbpo_ms"] > 0
     assert result["ratio"] == pytest.approx(phases["total"]["ms"] / phases["total"]["mbpo_ms"], rel=0.01)
     assert f"{method} costs" in benchmark.method_table(result)
+
+
+FAKE_RUN = """
+import os, sys, time
+method, threads = sys.argv[1], int(sys.argv[2])
+print("ready", flush=True)
+assert sys.stdin.readline() == "go\\n"
+print(10.0 if threads == 2 else 12.5, flush=True)
+"""
+
+
+def test_the_throughput_of_pinned_runs_is_the_sum_of_theirs(monkeypatch):
+    monkeypatch.setattr(bench_jobs, "COMMAND", (sys.executable, "-c", FAKE_RUN))
+    result = bench_jobs.measure_jobs("pdml", 2)
+    assert result["one_run_steps_per_second"] == 100.0
+    assert result["pinned_steps_per_second"] == [80.0, 80.0]
+    assert result["ratio"] == 1.6
+    assert json.loads(json.dumps(result)) == result
+    assert "2 pinned runs do 1.60 times as much as one run with 2 threads" in bench_jobs.jobs_table(result)
+
+
+def test_a_run_of_the_benchmark_that_fails_ends_it(monkeypatch):
+    monkeypatch.setattr(bench_jobs, "COMMAND", (sys.executable, "-c", "print('ready'); raise SystemExit(1)"))
+    with pytest.raises(RuntimeError, match="a run of the benchmark ended early"):
+        bench_jobs.measure_jobs("pdml", 2)
+
+
+@pytest.mark.slow
+def test_a_run_of_the_benchmark_measures_a_step_when_it_is_told_to(monkeypatch, capsys):
+    """On the tiny programs that other tests compile too."""
+    monkeypatch.setattr(benchmark, "defaults", lambda env, method="pdml": tiny_of(method))
+    monkeypatch.setattr(benchmark, "RULES", {"Hopper": RULES["InvertedPendulum"]})
+    monkeypatch.setattr(bench_jobs, "prepare", lambda threads: threads)
+    for told, lines in (("go\n", 2), ("", 1)):  # the second: whoever measures has gone
+        monkeypatch.setattr(sys, "stdin", io.StringIO(told))
+        bench_jobs.serve("pdml", threads=1, rows=200, repeats=2)
+        said = capsys.readouterr().out.splitlines()
+        assert said[0] == "ready"
+        assert len(said) == lines
+    monkeypatch.setattr(sys, "stdin", io.StringIO("go\n"))
+    bench_jobs.serve("pdml", threads=1, rows=200, repeats=1)
+    assert float(capsys.readouterr().out.splitlines()[1]) > 0
+
+
+def test_the_command_measures_the_default_method(monkeypatch, capsys):
+    asked = []
+    result = {"method": "pdml", "jobs": 2, "real_rows": 5000, "one_run_steps_per_second": 1.0}
+    result |= {"pinned_steps_per_second": [1.0, 1.0], "ratio": 2.0}
+    monkeypatch.setattr(bench_jobs, "measure_jobs", lambda *words: asked.append(words) or result)
+    assert main(["bench", "--jobs", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == result
+    assert main(["bench", "--jobs", "2", "--method", "mbpo"]) == 0
+    assert asked == [("pdml", 2), ("mbpo", 2)]

@@ -74,7 +74,7 @@ def at_place(number, place, count):
         save_file(content, path, metadata)
         if is_due(place == "policy" and path.name.startswith("policy")):
             halved(path, 0)
-        elif is_due(place in ("partial", "unnamed") and path.parent.name == "checkpoints"):
+        elif is_due(place in ("partial", "unnamed") and path.name.startswith("checkpoints")):
             halved(path, 0 if place == "partial" else path.stat().st_size)
 
     def deleting(run):

@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from pdml.cli import info, look, train
+from pdml.cli import info, look, results, sweep, train, tune
 from pdml.cli.parser import Parser, refuse_argument
-from pdml.core.errors import UserError
+from pdml.core.errors import BUSY_EXIT, BusyError, UserError
 from pdml.core.version import package_version
 
 
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(words)
     except UserError as error:
         print(f"pdml: {error}", file=sys.stderr)
-        return 2
+        return BUSY_EXIT if isinstance(error, BusyError) else 2
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -40,6 +40,9 @@ def _dispatch(words: list[str]) -> int:
     remaining = train.add_commands(commands, words)
     info.add_commands(commands)
     look.add_commands(commands)
+    results.add_commands(commands)
+    sweep.add_commands(commands)
+    tune.add_commands(commands)
     options, unknown = parser.parse_known_args(remaining)
     if unknown:
         refuse_argument(unknown[0], options.command, commands.choices[options.command])

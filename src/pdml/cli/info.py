@@ -12,14 +12,15 @@ from pdml.config.methods import GROUP_NAMES, METHODS, PRESETS, Changes
 from pdml.config.parse import shown, whole
 from pdml.config.schema import Config
 from pdml.config.tasks import TASKS
+from pdml.core.errors import UserError
 from pdml.reporting.style import FIGURES
-from pdml.runs.device import prepare
+from pdml.runs.device import available_threads, prepare
 
 
 def add_commands(commands: Any) -> None:
     """Add the commands."""
     _check_parser(commands.add_parser("check", help="try an environment and report what will not work"))
-    _list_parser(commands.add_parser("list", help="list presets, environments, methods, figures or settings"))
+    _list_parser(commands.add_parser("list", help="list presets, environments, methods, figures, settings or studies"))
     _bench_parser(commands.add_parser("bench", help="measure speed in percent of this machine's matmul peak"))
 
 
@@ -52,7 +53,7 @@ def _check(options: argparse.Namespace) -> int:
 
 def _list_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = "List what can be chosen."
-    parser.add_argument("what", choices=("presets", "envs", "methods", "figures", "settings"))
+    parser.add_argument("what", choices=("presets", "envs", "methods", "figures", "settings", "studies"))
     parser.set_defaults(run=_list)
 
 
@@ -63,6 +64,7 @@ def _list(options: argparse.Namespace) -> int:
         "figures": lambda: [f"{name:12s} {text}" for name, text in FIGURES.items()],
         "presets": lambda: [f"{name:10s} {_changes(preset.changes)}" for name, preset in PRESETS.items()],
         "envs": _environments,
+        "studies": _studies,
     }
     print("\n".join(lines[options.what]()))
     return 0
@@ -75,6 +77,12 @@ def _environments() -> list[str]:
         for name, task in TASKS.items()
         for version in task.versions
     ]
+
+
+def _studies() -> list[str]:
+    from pdml.sweeps.study import shipped_studies
+
+    return [f"{name:12s} {study.summary}" for name, study in shipped_studies().items()]
 
 
 def settings_table() -> list[str]:
@@ -96,9 +104,11 @@ def _changes(changes: Changes) -> str:
 def _bench_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measure each phase on Hopper sizes against the machine's own float32 matmul peak,\n"
-        "or, with --method, what a real step of a method costs next to one of MBPO."
+        "or, with --method, what a real step of a method costs next to one of MBPO,\n"
+        "or, with --jobs N, how much N pinned runs at a time do over one run with N threads."
     )
     parser.add_argument("--method", metavar="NAME", help="a method; see pdml list methods")
+    parser.add_argument("--jobs", metavar="N", help="runs at a time, each on a core of its own")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--threads", metavar="N", help="cores to use (default: all)")
     parser.set_defaults(run=_bench)
@@ -107,6 +117,8 @@ def _bench_parser(parser: argparse.ArgumentParser) -> None:
 def _bench(options: argparse.Namespace) -> int:
     if options.method is not None:
         defaults(Config.env, options.method)
+    if options.jobs is not None:
+        return _bench_jobs(options)
     threads = prepare(threads_of(options))
 
     from pdml.studies import benchmark
@@ -116,4 +128,15 @@ def _bench(options: argparse.Namespace) -> int:
     else:
         result, table = benchmark.measure_method(options.method, threads), benchmark.method_table
     print(json.dumps(result) if options.json else table(result))
+    return 0
+
+
+def _bench_jobs(options: argparse.Namespace) -> int:
+    from pdml.studies.bench_jobs import jobs_table, measure_jobs
+
+    if options.threads is not None:
+        raise UserError("--threads: each of the runs of --jobs has one")
+    jobs = whole("jobs", options.jobs, least=2, most=max(available_threads(), 2))
+    result = measure_jobs(options.method or Config.method, jobs)
+    print(json.dumps(result) if options.json else jobs_table(result))
     return 0

@@ -2,13 +2,17 @@
 
 import argparse
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pdml.config.parse import number, whole
 from pdml.core.errors import UserError, nearest
-from pdml.reporting.style import FIGURES
+from pdml.reporting.style import ENDINGS, FIGURES
+
+WATCH_SECONDS = 10
+"""Between two pages of `pdml report --watch`."""
 
 
 def add_commands(commands: Any) -> None:
@@ -61,6 +65,8 @@ def _figure_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at", metavar="STEPS", default="", help="steps after warm-up, e.g. 20000,40000")
     parser.add_argument("--threshold", metavar="RETURN", help="return to reach (default: the paper's last MBPO)")
     parser.add_argument("--seed", metavar="S", default="0", help="seed of the bootstrap (default: 0)")
+    parser.add_argument("--only", choices=ENDINGS, help="write one of the three files (default: all)")
+    parser.add_argument("--check", action="store_true", help="draw nothing; exit code 1 if the png has other numbers")
     parser.set_defaults(run=_figure)
 
 
@@ -69,7 +75,7 @@ def _figure(options: argparse.Namespace) -> int:
         allowed = ", ".join(FIGURES)
         raise UserError(f"figure = '{options.name}': unknown{nearest(options.name, FIGURES)}; allowed: {allowed}")
 
-    from pdml.reporting.figures import FigureOptions, save_figure
+    from pdml.reporting.figures import FigureOptions, is_current, save_figure
     from pdml.reporting.read import read_all
 
     threshold = None if options.threshold is None else number("threshold", options.threshold)
@@ -78,7 +84,12 @@ def _figure(options: argparse.Namespace) -> int:
     runs = read_all(options.paths, problems)
     problems += [problem for run in runs for problem in run.problems]
     try:
-        paths, rows = save_figure(options.name, runs, options.out, chosen)
+        if options.check:
+            current = is_current(options.name, runs, options.out, chosen)
+            print(f"{options.out / options.name}.png: {'up to date' if current else 'out of date'}")
+            return _name(problems) or int(not current)
+        endings = ENDINGS if options.only is None else (options.only,)
+        paths, rows = save_figure(options.name, runs, options.out, chosen, endings)
     except UserError:
         _name(problems)
         raise
@@ -92,20 +103,24 @@ def _figure(options: argparse.Namespace) -> int:
 def _summary_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = "Print a table of runs: the last evaluations of every seed, their mean, and first passages."
     parser.add_argument("paths", metavar="RUN", type=Path, nargs="+", help="directories of runs")
-    parser.add_argument("--goal", metavar="RETURN", default="950", help="return to reach (default: 950)")
+    parser.add_argument("--goal", metavar="RETURN", help="return to reach (default: 950)")
     parser.add_argument("--last", metavar="N", default="1", help="evaluations to average per seed (default: 1)")
     parser.add_argument("--until", metavar="STEPS", help="as if every run had ended at this real step")
+    parser.add_argument("--short", action="store_true", help="means only, beside the published ones")
     parser.set_defaults(run=_summary)
 
 
 def _summary(options: argparse.Namespace) -> int:
     from pdml.reporting.read import read_all
-    from pdml.reporting.seed_table import seed_table
+    from pdml.reporting.seed_table import seed_table, short_table
 
-    until = None if options.until is None else whole("until", options.until)
+    until, last = None if options.until is None else whole("until", options.until), whole("last", options.last)
+    goal = 950.0 if options.goal is None else number("goal", options.goal)
+    if options.short and options.goal is not None:
+        raise UserError("--goal belongs to the table of seeds; the table of --short has no first passages")
     problems: list[str] = []
     runs = read_all(options.paths, problems)
-    print(seed_table(runs, number("goal", options.goal), whole("last", options.last), until))
+    print(short_table(runs, last, until) if options.short else seed_table(runs, goal, last, until))
     return _name([*problems, *(problem for run in runs for problem in run.problems)])
 
 
@@ -118,17 +133,56 @@ def _report_parser(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="pictures of policies at work (default: unless that imports the module of a `module:Id`)",
     )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="write it every 10 s, without pictures, until all runs have ended; the open page loads itself again",
+    )
     parser.set_defaults(run=_report)
 
 
 def _report(options: argparse.Namespace) -> int:
+    frames = options.frames is not False
+    if options.watch:
+        frames = _watch(options) and frames
+    line, problems = _write_report(options, frames)
+    print(line)
+    return _name(problems)
+
+
+def _watch(options: argparse.Namespace) -> bool:
+    """Write the page again and again until all runs have ended, or until Ctrl-C; say whether all have."""
+    from pdml.sweeps.status import runs_below, status_of
+
+    said = False
+    try:
+        while not all(status_of(run).ended for run in runs_below(options.paths)):
+            below = [runs_below([path]) for path in options.paths]
+            begun = [any((run / "config.json").exists() for run in runs) for runs in below if runs]
+            if all(begun):  # until then there is nothing to show
+                line, _ = _write_report(options, frames=False, reload=WATCH_SECONDS)
+                if not said:
+                    print(f"{line}; written every {WATCH_SECONDS} s until all have ended, Ctrl-C ends it", flush=True)
+                    said = True
+            time.sleep(WATCH_SECONDS)
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _write_report(options: argparse.Namespace, frames: bool, reload: int = 0) -> tuple[str, list[str]]:
+    """Write the page once; return a line about it, and what could not be read.
+
+    Args:
+        reload: Seconds after which an open page loads itself again; 0: never.
+    """
     from pdml.reporting import report
     from pdml.reporting.read import read_all
 
     problems: list[str] = []
     runs = read_all(options.paths, problems)
     pictures = {}
-    if options.frames is not False:
+    if frames:
         from pdml.runs.device import prepare
 
         prepare()
@@ -136,9 +190,8 @@ def _report(options: argparse.Namespace) -> int:
         from pdml.studies.strips import strips
 
         pictures = strips(runs, import_modules=bool(options.frames))
-    size = report.write(runs, options.out, pictures, problems)
-    print(f"{options.out} ({size / 1e6:.1f} MB, {len(runs)} runs)")
-    return _name(problems)
+    size = report.write(runs, options.out, pictures, problems, reload)
+    return f"{options.out} ({size / 1e6:.1f} MB, {len(runs)} runs)", problems
 
 
 def _name(problems: Iterable[str]) -> int:

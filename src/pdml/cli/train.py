@@ -9,13 +9,13 @@ from typing import Any
 
 from pdml.cli.parser import Parser, threads_of
 from pdml.config.defaults import defaults, rebase
-from pdml.config.fields import change, different, get, leaves
-from pdml.config.files import read_config
+from pdml.config.fields import change, get, leaves
+from pdml.config.files import read_config, require_same
 from pdml.config.parse import parse, shown, whole
 from pdml.config.schema import Config, Settings
 from pdml.config.tasks import Task, listed_task
 from pdml.config.validate import check, check_length, refuse_foreign
-from pdml.core.errors import RunError, UserError
+from pdml.core.errors import BUSY_EXIT, LostRunError, RunError, UserError
 from pdml.runs import directory
 from pdml.runs.device import available_threads, prepare
 
@@ -45,6 +45,7 @@ def _train_parser(parser: argparse.ArgumentParser, base: Settings, task: Task | 
     parser.add_argument("--run-dir", metavar="DIR", type=Path, help="directory of the run (default: runs/...)")
     parser.add_argument("--threads", metavar="N", help="cores to use (default: all)")
     parser.add_argument("--resume", action="store_true", help="resume the run in --run-dir, if there is one")
+    _stdin_argument(parser)
     group: Any = parser
     for leaf in leaves():
         section = leaf.name.rpartition(".")[0]
@@ -113,7 +114,7 @@ def _train(options: argparse.Namespace) -> int:
     path = options.run_dir or directory.default_path(config)
     if options.resume and (path / "config.json").exists():
         kept = read_config(path / "config.json")
-        _require_same(settings, kept, path)
+        require_same(settings, kept, path)
         if (path / "DONE").exists() and kept.run.steps == steps:
             print(f"done already: {path}")
             return 0
@@ -131,14 +132,6 @@ def _train(options: argparse.Namespace) -> int:
     return _guarded(path, lambda command: start_run(settings, path, threads, command, say), options)
 
 
-def _require_same(settings: Settings, kept: Settings, path: Path) -> None:
-    """Raise unless a directory's run has these settings, but for its number of steps."""
-    for name in different(kept, settings):
-        if name != "steps":
-            was, now = shown(get(kept, name)), shown(get(settings, name))
-            raise UserError(f"run-dir = '{path}': its run has {name} = {was}, not {now}")
-
-
 def _guarded(path: Path, work: Callable[[str], Any], options: argparse.Namespace) -> int:
     """Do the work of a run; Ctrl-C and SIGTERM save it, a failure is one line."""
     from pdml.core import signals
@@ -149,9 +142,14 @@ def _guarded(path: Path, work: Callable[[str], Any], options: argparse.Namespace
 
     try:
         with signals.listening():
+            if options.stop_with_stdin:
+                signals.stop_at_end_of(0)
             work(f"pdml {shlex.join(options.words)}")
     except UserError:
         raise
+    except LostRunError as error:
+        print(f"pdml: {error}", file=sys.stderr)
+        return BUSY_EXIT
     except signals.Stopped as stopped:
         print(f"pdml: stopped ({stopped}){hint() or '; nothing was saved yet'}", file=sys.stderr)
         return 128 + stopped.number
@@ -170,7 +168,13 @@ def _resume_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", type=Path, help="directory of the run")
     parser.add_argument("--steps", metavar="N", help="real steps in all, to go further than the run was meant to")
     parser.add_argument("--threads", metavar="N", help="cores to use (default: as many as before)")
+    _stdin_argument(parser)
     parser.set_defaults(run=_resume)
+
+
+def _stdin_argument(parser: argparse.ArgumentParser) -> None:
+    text = "save and stop when standard input ends; a scheduler that holds its other end takes its runs with it"
+    parser.add_argument("--stop-with-stdin", action="store_true", help=text)
 
 
 def _resume(options: argparse.Namespace) -> int:

@@ -2,12 +2,13 @@
 
 import json
 from dataclasses import asdict, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from pdml.config.defaults import defaults
-from pdml.config.fields import leaves
-from pdml.config.parse import check_type
+from pdml.config.fields import different, get, leaves
+from pdml.config.parse import check_type, shown
 from pdml.config.schema import Config, RunConfig, Settings
 from pdml.config.tasks import Task, TaskSizes, known_task
 from pdml.core.errors import UserError, nearest
@@ -66,6 +67,14 @@ def read_run(path: Path) -> tuple[Settings, Task]:
     return settings, known_task(settings.learning.env, sizes)
 
 
+def require_same(settings: Settings, kept: Settings, path: Path) -> None:
+    """Raise unless a directory's run has these settings, but for its number of steps."""
+    for name in different(kept, settings):
+        if name != "steps":
+            was, now = shown(get(kept, name)), shown(get(settings, name))
+            raise UserError(f"run-dir = '{path}': its run has {name} = {was}, not {now}")
+
+
 def read_metadata(path: Path) -> dict[str, Any]:
     """Return the metadata of a run; nothing where there is none."""
     try:
@@ -95,14 +104,20 @@ def _has(data: Any, name: str) -> bool:
     return True
 
 
+@cache
+def _hints(record: type) -> dict[str, Any]:
+    """Return the types of a record's fields; kept, since many files are read."""
+    return get_type_hints(record)
+
+
 def _built(base: Any, data: Any, source: str, prefix: str) -> Any:
     """Change a record by parsed JSON, naming fields that are unknown or of the wrong type."""
     if not isinstance(data, dict):
         raise UserError(f"config = '{source}': {prefix.rstrip('.') or 'it'} must be a group of fields")
-    hints = get_type_hints(type(base))
+    hints = _hints(type(base))
     for name in data:
         if name not in hints:
-            known = [*hints, *get_type_hints(RunConfig)] if isinstance(base, Config) else hints
+            known = [*hints, *_hints(RunConfig)] if isinstance(base, Config) else hints
             raise UserError(f"config = '{source}': unknown field {prefix}{name}{nearest(name, known)}")
     values: dict[str, Any] = {}
     for name, value in data.items():

@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+BUSY_EXIT = 3
+"""Exit code of a command whose run belongs to another process."""
+
 
 class UserError(Exception):
     """A mistake that the user can fix: one sentence that names what was wrong and what is allowed.
@@ -11,8 +14,16 @@ class UserError(Exception):
     """
 
 
+class BusyError(UserError):
+    """Another process is running this directory; the exit code is `BUSY_EXIT`, and trying again later may help."""
+
+
 class RunError(Exception):
     """A run failed, for a reason that is no mistake of the user; it is written to error.txt, and the exit code is 1."""
+
+
+class LostRunError(RunError):
+    """Another process has taken over the run of this one, which writes nothing more; the exit code is `BUSY_EXIT`."""
 
 
 class Diverged(RunError):  # noqa: N818 (it is a RunError)

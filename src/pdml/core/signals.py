@@ -2,9 +2,10 @@
 
 A signal between a dispatch and its assignment would lose donated arrays, so handlers only set the flag. After a real
 step, the flag saves the run and stops it. Inside long work (fits, adaptation, update phases, evaluations) it abandons
-that work, and the last checkpoint remains.
+that work, and the last checkpoint remains. The end of an input can ask for the same.
 """
 
+import os
 import signal
 import threading
 import time
@@ -43,6 +44,25 @@ def listening() -> Generator[None, None, None]:
 def _ask(number: int, frame: FrameType | None) -> None:
     _asked.append((number, time.monotonic()))
     signal.signal(number, signal.SIG_DFL)
+
+
+def stop_at_end_of(handle: int, patience: float = 60.0) -> None:
+    """Treat the end of an input as SIGTERM; a process that has not ended so many seconds later is ended hard.
+
+    A scheduler holds the other end. It is closed when the scheduler ends, however it ends.
+    """
+
+    def wait() -> None:
+        try:
+            while os.read(handle, 4096):
+                pass
+        except OSError:  # it was never open
+            pass
+        _asked.append((signal.SIGTERM, time.monotonic()))
+        time.sleep(patience)
+        os._exit(128 + signal.SIGKILL)
+
+    threading.Thread(target=wait, name="pdml-stdin", daemon=True).start()
 
 
 def asked() -> bool:

@@ -4,20 +4,22 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
+
+from pdml.core.errors import BUSY_EXIT, LostRunError
 
 _deadlines: dict[int, tuple[float, str]] = {}
 """By thread: when its call must have returned, and the message if it has not."""
-_error_file: Path | None = None
+_note: Callable[[str], None] | None = None
+"""Writes down why the process ends."""
 _thread: threading.Thread | None = None
 
 
-def watch(error_file: Path | None) -> None:
-    """Set the file that the reason is written to; None: no file."""
-    global _error_file
-    _error_file = error_file
+def watch(note: Callable[[str], None] | None) -> None:
+    """Set what writes down the reason; None: nothing does."""
+    global _note
+    _note = note
 
 
 @contextmanager
@@ -51,10 +53,12 @@ def _wait() -> None:
 
 def _end(message: str) -> None:
     """Write the reason and end the process; the run can be resumed from its last checkpoint."""
+    code, said = 1, message if _note is None else f"the run failed ({message}); the last checkpoint stands"
     try:
-        if _error_file is not None:
-            _error_file.write_text(message + "\n")
+        if _note is not None:
+            _note(message + "\n")
+    except LostRunError as error:
+        code, said = BUSY_EXIT, str(error)
     finally:
-        said = message if _error_file is None else f"the run failed ({message}); the last checkpoint stands"
         print(f"pdml: {said}", file=sys.stderr, flush=True)
-        os._exit(1)
+        os._exit(code)

@@ -19,7 +19,7 @@ Measure = Callable[[Run], float]
 """One number per run; NaN if the run does not have it."""
 
 
-class Arm(NamedTuple):
+class ClaimArm(NamedTuple):
     """Runs that are compared: a method on a task, and the settings in which it differs from its defaults."""
 
     method: str
@@ -43,8 +43,8 @@ class Claim(NamedTuple):
     measure: Measure
     unit: str
     """What the measure is, in a few words."""
-    ours: Arm
-    theirs: Arm | None
+    ours: ClaimArm
+    theirs: ClaimArm | None
     """What it is compared with; None: with `null`."""
     larger: bool
     """Whether a larger value of ours supports the claim."""
@@ -60,7 +60,7 @@ class Claim(NamedTuple):
     """For claims about one arm: the value of no effect."""
 
 
-class Finding(NamedTuple):
+class Judged(NamedTuple):
     """What the runs say about a claim."""
 
     claim: Claim
@@ -114,11 +114,17 @@ def diagnosed(title: str, until: int) -> Measure:
 
 
 def time_share(phase: str) -> Measure:
-    """Return the share of a run's seconds that a phase took, in percent."""
+    """Return the share of a block's seconds that a phase took, in percent: the median over the blocks of a run.
+
+    The clock of a process that was suspended goes on, so a sum over blocks would not do.
+    """
 
     def measure(run: Run) -> float:
         table = run.timing
-        return 100.0 * float(table[phase][-1] / table["seconds"][-1]) if len(table.get(phase, ())) else math.nan
+        if phase not in table:
+            return math.nan
+        spent, seconds = (np.diff(table[name], prepend=0.0) for name in (phase, "seconds"))
+        return 100.0 * float(np.median(spent / seconds)) if len(seconds) else math.nan
 
     return measure
 
@@ -138,7 +144,7 @@ def converged_gap(run: Run) -> float:
     return float(np.mean(gaps)) if gaps else math.nan
 
 
-def judge(claim: Claim, runs: Sequence[Run]) -> Finding:
+def judge(claim: Claim, runs: Sequence[Run]) -> Judged:
     """Measure a claim and give the verdict."""
     ours = _values(claim, claim.ours, runs)
     theirs = np.zeros(0) if claim.theirs is None else _values(claim, claim.theirs, runs)
@@ -152,10 +158,10 @@ def judge(claim: Claim, runs: Sequence[Run]) -> Finding:
         null = 1.0 if claim.is_ratio else 0.0
     verdict = _verdict(effect, null, claim.larger, claim.size)
     settles = _runs_needed(ours, theirs, null, claim) if verdict == "open" else None
-    return Finding(claim, ours, theirs, effect, improvement, verdict, settles)
+    return Judged(claim, ours, theirs, effect, improvement, verdict, settles)
 
 
-def _values(claim: Claim, arm: Arm, runs: Sequence[Run]) -> Float64[np.ndarray, " n"]:
+def _values(claim: Claim, arm: ClaimArm, runs: Sequence[Run]) -> Float64[np.ndarray, " n"]:
     """Return the measure of every run of an arm that went far enough."""
     found = [
         claim.measure(run)
@@ -214,7 +220,7 @@ def _runs_needed(ours: np.ndarray, theirs: np.ndarray, null: float, claim: Claim
     return math.ceil(float((ndtri(0.975) + ndtri(0.8)) ** 2 * variance / effect**2)) + 1
 
 
-def claims_table(findings: Sequence[Finding]) -> str:
+def claims_table(findings: Sequence[Judged]) -> str:
     """Write findings as a Markdown table, a row per claim."""
     names = ("", "the paper says", "measured", "here, by arm", "difference or ratio", "probability", "verdict", "runs")
     lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
@@ -237,7 +243,7 @@ def claims_table(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _arm_text(arm: Arm, values: np.ndarray) -> str:
+def _arm_text(arm: ClaimArm, values: np.ndarray) -> str:
     if not len(values):
         return f"{arm.label}: no run yet"
     seeds = f"{len(values)} seed{'s' if len(values) > 1 else ''}"

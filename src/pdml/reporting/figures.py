@@ -1,16 +1,19 @@
 """Figures of runs: rows, drawn by matplotlib and saved as png, pdf and csv."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from PIL import Image, UnidentifiedImageError
 
 from pdml.core.errors import UserError
 from pdml.reporting import blocks, curves, draw, model_errors, summary
 from pdml.reporting.read import Row, Run
 from pdml.reporting.rows import Rows, write_rows
+from pdml.reporting.style import ENDINGS
 
 STYLE: dict[str, Any] = {
     "font.size": 10,
@@ -66,22 +69,59 @@ KINDS: dict[str, FigureKind] = {
 """How each figure of `pdml.reporting.style.FIGURES` is made."""
 
 
-def save_figure(name: str, runs: Sequence[Run], out: Path, options: FigureOptions) -> tuple[list[Path], Rows]:
-    """Draw a figure of some runs; write its rows as csv, and the drawing as png and pdf."""
-    kind = KINDS[name]
-    found = kind.rows(runs, options)
+DIGEST = "pdml rows"
+"""The entry of a png that says which rows it was drawn from."""
+
+
+def save_figure(
+    name: str, runs: Sequence[Run], out: Path, options: FigureOptions, endings: Sequence[str] = ENDINGS
+) -> tuple[list[Path], Rows]:
+    """Draw a figure of some runs; write its rows as csv, and the drawing as png and pdf.
+
+    Args:
+        endings: Which of the three files to write.
+    """
+    found = _figure_rows(name, runs, options)
+    about: dict[str, dict[str, Any]] = {"png": {DIGEST: rows_digest(found.rows)}, "pdf": {"CreationDate": None}}
+    paths = [out / f"{name}.{ending}" for ending in endings]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with rc_context(cast(Any, STYLE)):
+            figure = KINDS[name].draw(found.rows) if set(endings) - {"csv"} else None
+            for path, ending in zip(paths, endings, strict=True):
+                if figure is None or ending == "csv":
+                    write_rows(path, found.rows)
+                else:
+                    figure.savefig(path, metadata=about[ending])
+    except OSError as error:
+        raise UserError(f"out = '{out}': cannot be written ({error.strerror})") from None
+    return paths, found
+
+
+def is_current(name: str, runs: Sequence[Run], out: Path, options: FigureOptions) -> bool:
+    """Say whether a figure's png was drawn from the rows that the runs have now."""
+    try:
+        with Image.open(out / f"{name}.png") as image:
+            drawn_from = image.info.get(DIGEST)
+    except (OSError, UnidentifiedImageError):
+        return False
+    return drawn_from == rows_digest(_figure_rows(name, runs, options).rows)
+
+
+def _figure_rows(name: str, runs: Sequence[Run], options: FigureOptions) -> Rows:
+    found = KINDS[name].rows(runs, options)
     if not found.rows and found.problems:
         raise UserError("; ".join(found.problems))
     if not found.rows:
         raise UserError(f"figure = '{name}': the runs have nothing to draw yet ({'; '.join(found.notes)})")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        paths = [out / f"{name}.{ending}" for ending in ("csv", "png", "pdf")]
-        write_rows(paths[0], found.rows)
-        with rc_context(cast(Any, STYLE)):
-            figure = kind.draw(found.rows)
-            figure.savefig(paths[1])
-            figure.savefig(paths[2], metadata={"CreationDate": None})
-    except OSError as error:
-        raise UserError(f"out = '{out}': cannot be written ({error.strerror})") from None
-    return paths, found
+    return found
+
+
+def rows_digest(rows: Sequence[Row]) -> str:
+    """Return a hash of rows. Numbers count with six digits: the last ones may differ between machines."""
+    plain = [[(key, _six_digits(value)) for key, value in row.items()] for row in rows]
+    return hashlib.sha256(repr(plain).encode()).hexdigest()
+
+
+def _six_digits(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -4,8 +4,8 @@ from pdml.config.methods import METHODS
 from pdml.config.tasks import listed_task
 from pdml.reporting import published
 from pdml.reporting.claims import (
-    Arm,
     Claim,
+    ClaimArm,
     bin_return,
     converged_gap,
     diagnosed,
@@ -16,8 +16,8 @@ from pdml.reporting.claims import (
 SHORT, LONG = 25_000, 35_000
 """Real steps of the comparisons with other methods, and of PDML with MBPO."""
 
-PDML, MBPO = Arm("pdml"), Arm("mbpo")
-EVERY_BLOCK_THE_SAME = Arm("decay-mbpo", settings=("mixture.decay=1.0",))
+PDML, MBPO = ClaimArm("pdml"), ClaimArm("mbpo")
+EVERY_BLOCK_THE_SAME = ClaimArm("decay-mbpo", settings=("mixture.decay=1.0",))
 BASE = "pdml train --env Hopper-v5 --steps {} --diagnose --threads 1 --method {} --seed K"
 
 
@@ -29,14 +29,14 @@ def paper_claims() -> list[Claim]:
         plateau,
         *(_about_bins(low) for low in (0, 10_000, 20_000)),
         _sample_efficiency("C4", MBPO, LONG, "mbpo"),
-        *(_sample_efficiency("C4", Arm(name), SHORT, name) for name in ("ampo", "vagram", "redq", "sac")),
-        _sample_efficiency("C4", Arm("mbpo", "Pusher-v5"), 12_000, "mbpo", Arm("pdml", "Pusher-v5")),
-        *(_sample_efficiency("C6", Arm(name), SHORT, name) for name in ("per-mbpo", "recall-mbpo", "maper-mbpo")),
-        _sample_efficiency("C7", Arm("decay-mbpo"), SHORT, "decay-mbpo"),
+        *(_sample_efficiency("C4", ClaimArm(name), SHORT, name) for name in ("ampo", "vagram", "redq", "sac")),
+        _sample_efficiency("C4", ClaimArm("mbpo", "Pusher-v5"), 12_000, "mbpo", ClaimArm("pdml", "Pusher-v5")),
+        *(_sample_efficiency("C6", ClaimArm(name), SHORT, name) for name in ("per-mbpo", "recall-mbpo", "maper-mbpo")),
+        _sample_efficiency("C7", ClaimArm("decay-mbpo"), SHORT, "decay-mbpo"),
         _ours("C7*", "is it policy distance? PDML ahead of every block weighing the same", EVERY_BLOCK_THE_SAME, LONG),
         one_step,
         compounding,
-        *(_sample_efficiency("C10", Arm(name), SHORT, name) for name in ("pdml-model-only", "pdml-starts-only")),
+        *(_sample_efficiency("C10", ClaimArm(name), SHORT, name) for name in ("pdml-model-only", "pdml-starts-only")),
         _ours("C10*", "the released code's shuffled weights cost return", _set("mixture.misaligned=True"), SHORT),
         *(_ours("C11", f"rate 0.02 is ahead of {rate}", _set(f"mixture.rate={rate}"), SHORT) for rate in _RATES),
         _overhead(),
@@ -74,7 +74,7 @@ def _about_errors() -> list[Claim]:
 def _about_bins(low: int) -> Claim:
     """Return C3 in one bin: the paper's curve of PDML rises to 3000 within 30k steps, MBPO's takes twice as long."""
     high, index = low + 10_000, low // 10_000
-    ours, theirs = (_paper_points(Arm(method))[index] for method in ("pdml", "mbpo"))
+    ours, theirs = (_paper_points(ClaimArm(method))[index] for method in ("pdml", "mbpo"))
     return Claim(
         "C3",
         f"PDML's return in steps ({low // 1000}k, {high // 1000}k] after warm-up is above MBPO's",
@@ -90,7 +90,7 @@ def _about_bins(low: int) -> Claim:
     )
 
 
-def _sample_efficiency(number: str, theirs: Arm, steps: int, method: str, ours: Arm = PDML) -> Claim:
+def _sample_efficiency(number: str, theirs: ClaimArm, steps: int, method: str, ours: ClaimArm = PDML) -> Claim:
     """Return the claim that PDML is ahead of another method up to a step, with the paper's means up to there."""
     task = listed_task(ours.env)
     assert task is not None
@@ -113,7 +113,7 @@ def _sample_efficiency(number: str, theirs: Arm, steps: int, method: str, ours: 
     )
 
 
-def _ours(number: str, says: str, theirs: Arm, steps: int) -> Claim:
+def _ours(number: str, says: str, theirs: ClaimArm, steps: int) -> Claim:
     """Return a comparison of PDML with an arm that has no curve in the paper up to there."""
     options = " ".join(f"--{word.replace('=', ' ')}" for word in theirs.settings).replace("True", "true")
     command = f"{BASE.format(steps, theirs.method)} {options}"
@@ -127,16 +127,16 @@ def _overhead() -> Claim:
     """Return C12: the paper's hours on Hopper are 35.7 against 35.5, and at most 2 % more anywhere."""
     return Claim(
         "C12", "weighting costs at most 2 % of the time", "0.6 % on Hopper",
-        time_share("weigh"), "percent of a run's seconds in the phase `weigh`", PDML, None, False, LONG,
+        time_share("weigh"), "percent of a block's seconds in the phase `weigh`, median", PDML, None, False, LONG,
         BASE.format(LONG, "pdml"), null=2.0,
     )  # fmt: skip
 
 
-def _set(word: str) -> Arm:
-    return Arm("pdml", settings=(word,))
+def _set(word: str) -> ClaimArm:
+    return ClaimArm("pdml", settings=(word,))
 
 
-def _paper_points(arm: Arm, until: float = float("inf")) -> list[float]:
+def _paper_points(arm: ClaimArm, until: float = float("inf")) -> list[float]:
     """Return the paper's means of the bins that end by a step after warm-up."""
     known = published.curve(arm.env, arm.method)
     if known is None:

@@ -16,30 +16,41 @@ from pdml.reporting.sections import HEAT_BYTES, Picture, Section, heat_bytes, jo
 from pdml.reporting.style import lines
 
 
-def write(runs: Sequence[Run], out: Path, pictures: Mapping[Path, Picture | str], problems: list[str]) -> int:
+def write(
+    runs: Sequence[Run], out: Path, pictures: Mapping[Path, Picture | str], problems: list[str], reload: int = 0
+) -> int:
     """Write the page; return its size in bytes.
 
     Args:
         pictures: By run directory, the policy at work, or why it is not shown; see `pdml.studies.strips`.
         problems: What could not be read so far; what is found on the way is added to it.
+        reload: Seconds after which an open page loads itself again; 0: never.
     """
     problems += [problem for run in runs for problem in run.problems]
-    whole = page(runs, pictures, problems)
+    whole = page(runs, pictures, problems, reload)
     problems += whole.problems
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(whole.html, encoding="utf-8")
+        if reload:  # a browser may be reading the page
+            partial = out.with_name(f"{out.name}.partial")
+            partial.write_text(whole.html, encoding="utf-8")
+            partial.replace(out)
+        else:
+            out.write_text(whole.html, encoding="utf-8")
     except OSError as error:
         raise UserError(f"out = '{out}': cannot be written ({error.strerror})") from None
     return len(whole.html.encode())
 
 
-def page(runs: Sequence[Run], pictures: Mapping[Path, Picture | str], problems: Sequence[str] = ()) -> Section:
+def page(
+    runs: Sequence[Run], pictures: Mapping[Path, Picture | str], problems: Sequence[str] = (), reload: int = 0
+) -> Section:
     """Return the whole page; its `problems` are those found on the way.
 
     Args:
         pictures: By run directory, the policy at work, or why it is not shown.
         problems: What could not be read so far.
+        reload: Seconds after which the page loads itself again; 0: never.
     """
     envs = sorted({run.config.env for run in runs})
     body = _by_environment([[run for run in runs if run.config.env == env] for env in envs], pictures)
@@ -50,9 +61,10 @@ def page(runs: Sequence[Run], pictures: Mapping[Path, Picture | str], problems: 
     source = files("pdml.reporting") / "page"
     named = list(dict.fromkeys(run.config.method for run in runs))
     title = f"{', '.join(envs)}: {', '.join(named) if len(named) <= 3 else f'{len(named)} methods'}"
+    again = f'<meta http-equiv="refresh" content="{reload}">\n' if reload else ""
     html = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title><style>{(source / "page.css").read_text()}</style></head><body>
+{again}<title>{escape(title)}</title><style>{(source / "page.css").read_text()}</style></head><body>
 <h1>{escape(title)}</h1>
 <p class="lead">{_counts(runs)}</p>
 <div id="legend"></div>

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from statistics import mean, stdev
 
-from pdml.reporting.read import Run, groups, returns
+from pdml.reporting import published
+from pdml.reporting.read import Run, differences, groups, returns
 from pdml.reporting.statistics import Series, first_reaching, last_mean
 
 
@@ -32,6 +33,41 @@ def seed_table(runs: Sequence[Run], goal: float = 950.0, last: int = 1, until: i
         spread = f"{mean(values):.0f} ± {stdev(values):.0f}" if len(values) > 1 else "–"
         lines.append(f"| {curve} | {min(group[0].options.steps, end):.0f} | {cells} | {spread} | {first} |")
     return "\n".join(lines)
+
+
+def short_table(runs: Sequence[Run], last: int = 1, until: int | None = None) -> str:
+    """Return per curve the mean over seeds of their last evaluations, with its deviation, beside the published one.
+
+    Published numbers appear where the method's authors give one for the same step.
+
+    Args:
+        last: Evaluations to average per seed.
+        until: Leave out everything after this step.
+    """
+    end = math.inf if until is None else until
+    title = "last evaluation" if last == 1 else f"mean of the last {last} evaluations"
+    lines = [f"| method | steps | seeds | {title} | published |", "|---|---|---|---|---|"]
+    for curve, group in groups(runs).items():
+        found = [last_mean(_by_real_steps(run, end), last) for run in group]
+        values = [value for value in found if not math.isnan(value)]
+        spread = f" ± {stdev(values):.0f}" if len(values) > 1 else ""
+        ours = f"{mean(values):.0f}{spread}" if values else "–"
+        step = min(group[0].options.steps, end)
+        cells = [curve, f"{step:.0f}", str(len(values)), ours, _published(group[0], step) if last == 1 else "–"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _published(run: Run, step: float) -> str:
+    """Return the published mean, deviation and number of seeds at a real step, where the curve has such a point."""
+    known = None if differences(run) else published.curve(run.config.env, run.config.method)
+    if known is None or known.half_bin > 0:  # the paper's points are means over bins
+        return "–"
+    at = known.steps == step - run.config.warmup_steps
+    if not at.any():
+        return "–"
+    value, deviation = float(known.mean[at][0]), float((known.high - known.mean)[at][0])
+    return f"{value:.0f} ± {deviation:.0f}, {known.seeds} seeds"
 
 
 def _by_real_steps(run: Run, end: float) -> Series:

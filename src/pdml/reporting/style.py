@@ -37,6 +37,9 @@ FIGURES: dict[str, str] = {
 }
 """Every figure in one line; `pdml.reporting.figures.KINDS` says how it is made."""
 
+ENDINGS = ("csv", "png", "pdf")
+"""The files of a figure: its numbers, and its drawing twice."""
+
 STEPS_TEXT = "real steps after warm-up"
 """Name of the axis of steps."""
 

@@ -11,12 +11,13 @@ from pdml.config.schema import Settings
 from pdml.config.tasks import TaskSizes
 from pdml.core.errors import UserError
 from pdml.core.transition import Layout
-from pdml.envs.episode import Episode, begin_episode, reproduce_episode
+from pdml.envs.episode import Episode
+from pdml.runs.lease import Lease
 from pdml.runs.ledger import Ledger, restored_ledger, saved_ledger
-from pdml.runs.tensor_file import read_arrays, write_arrays
+from pdml.runs.tensor_file import Replacing, read_arrays, replaced, write_arrays
 from pdml.training.diagnostics import FreshReservoir
 from pdml.training.recipe import Recipe
-from pdml.training.state import TrainState, initial_state, restored_state, saved_state
+from pdml.training.state import TrainState, initial_state, restored_state, resume_episode, saved_state
 
 KEPT = 2
 """Checkpoints of a run that are kept: the second is used where the first is damaged."""
@@ -27,14 +28,19 @@ def saved_checkpoints(run: Path) -> list[Path]:
     return sorted((run / "checkpoints").glob("step_*.safetensors"), reverse=True)
 
 
-def delete_old_checkpoints(run: Path) -> None:
+def delete_old_checkpoints(lease: Lease) -> None:
     """Delete all checkpoints but the newest."""
-    for path in saved_checkpoints(run)[KEPT:]:
-        path.unlink()
+    for path in saved_checkpoints(lease.run)[KEPT:]:
+        lease.remove(path)
 
 
 def save_checkpoint(
-    state: TrainState, ledger: Ledger, settings: Settings, path: Path, files: dict[str, Any] | None = None
+    state: TrainState,
+    ledger: Ledger,
+    settings: Settings,
+    path: Path,
+    files: dict[str, Any] | None = None,
+    replacing: Replacing = replaced,
 ) -> None:
     """Write the whole state of a run.
 
@@ -43,7 +49,8 @@ def save_checkpoint(
     """
     arrays, note = saved_state(state)
     more, counts = saved_ledger(ledger)
-    write_arrays(path, arrays | more, {"config": to_json(settings), **note, **counts, "files": files or {}})
+    note = {"config": to_json(settings), **note, **counts, "files": files or {}}
+    write_arrays(path, arrays | more, note, replacing)
 
 
 class LoadedCheckpoint(NamedTuple):
@@ -69,13 +76,7 @@ def load_checkpoint(
         ledger = restored_ledger(Ledger(FreshReservoir(layout.width)), arrays, note, config.schedule)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise UserError(f"'{path}' does not belong to this configuration: {error}") from None
-    reproduced = True
-    if env is not None and state.episode.foreign:
-        state.episode = begin_episode(env, config.seed, state.episode.number + 1)
-    elif env is not None:
-        count = min(len(state.episode.actions), state.replay.size)
-        seen = state.replay.stored().rows[state.replay.size - count :, : layout.obs_size]
-        state.episode, reproduced = reproduce_episode(env, config.seed, state.episode, seen)
+    reproduced = env is None or resume_episode(state, env, config.seed, layout)
     return LoadedCheckpoint(state, ledger, note["files"], reproduced)
 
 

@@ -1,9 +1,11 @@
-"""The machine: threads and the compilation cache, which are set before JAX starts, and the matmul peak."""
+"""The machine: cores, threads and the compilation cache, which are set before JAX starts, and the matmul peak."""
 
+import fcntl
 import hashlib
 import os
 import platform
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -13,10 +15,78 @@ import numpy as np
 
 from pdml.core.errors import UserError
 
+RUNS_PER_CORE = 64
+"""Most runs on one core that are told apart."""
+
 
 def available_threads() -> int:
     """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(_usable_cores())
+
+
+def physical_cores() -> int:
+    """Return how many of the cores that this process may use are cores of their own, not threads of another."""
+    return len({_siblings(core) for core in _usable_cores()})
+
+
+def _usable_cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def _siblings(core: int) -> str:
+    """Return the hardware threads that share a physical core, as the kernel writes them."""
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text().strip()
+    except OSError:
+        return str(core)
+
+
+def cores_in_order() -> list[int]:
+    """Return the cores that this process may use: one of each physical core first, then their other threads."""
+    seen: dict[str, int] = {}
+    order = []
+    for core in _usable_cores():
+        rank = seen[_siblings(core)] = seen.get(_siblings(core), -1) + 1
+        order.append((rank, core))
+    return [core for _, core in sorted(order)]
+
+
+_held: dict[str, int] = {}
+"""The locked files of the cores that this process took; the locks disappear with it."""
+
+
+def take_cores(count: int) -> set[int]:
+    """Return so many cores that no other run of this user was given; where there are too few, those with fewest runs.
+
+    A core has a file for each run on it: the first run locks the first file, and so on.
+    """
+    order, taken = cores_in_order(), list[int]()
+    for place in range(RUNS_PER_CORE):
+        for core in order:
+            if len(taken) < count and core not in taken and _hold(f"{core}.{place}"):
+                taken.append(core)
+    return set((taken + [core for core in order if core not in taken])[:count])
+
+
+def _hold(name: str) -> bool:
+    """Lock a file for the life of this process; say whether it is ours. Where there can be no locks, all are."""
+    if name in _held:
+        return True
+    folder = Path(tempfile.gettempdir()) / f"pdml-cores-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            return True
+        handle = os.open(folder / name, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        return not isinstance(error, BlockingIOError)
+    _held[name] = handle
+    return True
 
 
 def prepare(threads: int | None = None) -> int:
@@ -29,7 +99,7 @@ def prepare(threads: int | None = None) -> int:
     if threads is not None and not 1 <= threads <= most:
         raise UserError(f"threads = {threads}: must lie in [1, {most}], the cores this process may use")
     if threads is not None and threads < most and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+        os.sched_setaffinity(0, take_cores(threads))
     count = threads or most
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, str(count))

@@ -1,11 +1,11 @@
-"""The run directory: append-only csv files, what was run and on what, and the lock."""
+"""The run directory: append-only csv files, and what was run and on what."""
 
 import csv
-import fcntl
 import io
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -15,9 +15,9 @@ from typing import Any
 
 from pdml.config.files import FORMAT, read_metadata, to_json
 from pdml.config.schema import Config, Settings
-from pdml.core.errors import UserError
+from pdml.core.errors import BusyError, UserError
 from pdml.core.version import package_version
-from pdml.runs.tensor_file import replace_text
+from pdml.runs.lease import Lease
 
 RECORDED_VERSIONS = ("pdml", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mujoco", "safetensors")
 
@@ -25,8 +25,8 @@ RECORDED_VERSIONS = ("pdml", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mu
 class Table:
     """An append-only csv file whose columns are fixed by its first row; what a later row lacks is NaN."""
 
-    def __init__(self, path: Path):
-        self._path = path
+    def __init__(self, lease: Lease, name: str):
+        self._lease, self._path = lease, lease.run / name
 
     def add(self, *rows: dict[str, Any]) -> None:
         """Append rows in one write; numbers read back exactly."""
@@ -41,8 +41,7 @@ class Table:
                 raise ValueError(f"{self._path.name}: columns {list(row)} instead of {columns}")
             values = [row.get(name, float("nan")) for name in columns]
             writer.writerow([repr(value) if isinstance(value, float) else value for value in values])
-        with self._path.open("a", newline="") as file:
-            file.write(text.getvalue())
+        self._lease.append(self._path, text.getvalue().encode())
 
     def _columns(self) -> list[str]:
         """Read the header, which a resumed run may have removed."""
@@ -61,51 +60,40 @@ def offsets(path: Path) -> dict[str, int]:
     return {name: (path / name).stat().st_size for name in TABLES if (path / name).exists()}
 
 
-def truncate_files(path: Path, lengths: dict[str, int], step: int) -> None:
+def renew_files(lease: Lease) -> None:
+    """Replace every append-only file by a copy: an earlier owner of the run may still have the old one open."""
+    found = [lease.run / name for name in TABLES if (lease.run / name).exists()]
+    for file in (*found, *lease.run.glob("events.out.tfevents.*")):
+        _keep(lease, file, file.stat().st_size)
+
+
+def truncate_files(lease: Lease, lengths: dict[str, int], step: int) -> None:
     """Truncate the files of a run to what they were at a checkpoint."""
+    path = lease.run
     for name in TABLES:
         file = path / name
         if name not in lengths:
-            file.unlink(missing_ok=True)
+            lease.remove(file)
         elif not file.exists() or file.stat().st_size < lengths[name]:
             raise UserError(f"run = '{path}': {name} is shorter than at its checkpoint; restore it or start a new run")
-        else:
-            os.truncate(file, lengths[name])
-    for file in path.rglob("*.partial"):
-        file.unlink()
+        elif file.stat().st_size > lengths[name]:
+            _keep(lease, file, lengths[name])
+    for file in path.rglob("*.partial"):  # of an earlier version of this package
+        lease.remove(file)
     for folder in ("blocks", "archive", "checkpoints"):
         for file in (path / folder).glob("step_*.safetensors"):
             number = file.stem.removeprefix("step_")
             if number.isdecimal() and int(number) > step:
-                file.unlink()
-    (path / "error.txt").unlink(missing_ok=True)
-    (path / "DONE").unlink(missing_ok=True)
+                lease.remove(file)
+    for name in ("error.txt", "DONE"):
+        lease.remove(path / name)
 
 
-class Lock:
-    """Keeps other processes away from a run; freed when the process ends, however it ends."""
-
-    def __init__(self, path: Path):
-        self._handle: int | None = None
-        self._close = os.close  # kept, since the module may be gone when the process ends
-        try:
-            self._handle = os.open(path / "lock", os.O_CREAT | os.O_RDWR)
-        except OSError as error:
-            raise UserError(f"run-dir = '{path}': cannot be written ({error.strerror})") from None
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self.free()
-            raise UserError(f"run-dir = '{path}': another process or agent is running it") from None
-
-    def free(self) -> None:
-        """Free the run."""
-        if self._handle is not None:
-            self._close(self._handle)
-            self._handle = None
-
-    def __del__(self) -> None:
-        self.free()
+def _keep(lease: Lease, file: Path, length: int) -> None:
+    """Replace a file by a copy of its first bytes."""
+    with lease.replaced(file) as partial:
+        shutil.copyfile(file, partial)
+        os.truncate(partial, length)
 
 
 def default_path(config: Config) -> Path:
@@ -117,23 +105,34 @@ def default_path(config: Config) -> Path:
     return path if not path.exists() else next(other for other in again if not other.exists())
 
 
-def create(path: Path, settings: Settings, threads: int, command: str, environment: dict[str, Any]) -> Lock:
-    """Create a run's directory, lock it, and write what is run, on what and with what.
+def create(path: Path, settings: Settings, threads: int, command: str, environment: dict[str, Any]) -> Lease:
+    """Create a run's directory, take its lease, and write what is run, on what and with what.
+
+    Whoever calls this has seen `check_free` agree: if there is a run by now, another process has been faster.
 
     Args:
         environment: What metadata.json records of the environment; see `pdml.envs.env_spec.EnvSpec.recorded`.
     """
-    check_free(path)
     about = {**metadata(threads, command), **environment}
+    _refuse_begun(path)
     try:
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        lock = Lock(path)
-        check_free(path)  # another process may have been faster
-        replace_text(path / "metadata.json", json.dumps(about, indent=2) + "\n")
-        replace_text(path / "config.json", to_json(settings))
+        lease = Lease(path)
+        try:
+            _refuse_begun(path)
+            lease.write_text("metadata.json", json.dumps(about, indent=2) + "\n")
+            lease.write_text("config.json", to_json(settings))
+        except BaseException:
+            lease.free()
+            raise
     except OSError as error:
         raise UserError(f"run-dir = '{path}': cannot be written ({error.strerror})") from None
-    return lock
+    return lease
+
+
+def _refuse_begun(path: Path) -> None:
+    if (path / "config.json").exists():
+        raise BusyError(f"run-dir = '{path}': another process or agent has begun a run there meanwhile")
 
 
 def check_free(path: Path) -> None:
@@ -172,10 +171,9 @@ def metadata(threads: int, command: str) -> dict[str, Any]:
     }
 
 
-def note_resumed(path: Path, threads: int, command: str, step: int) -> list[str]:
+def note_resumed(lease: Lease, threads: int, command: str, step: int) -> list[str]:
     """Add to a run's metadata that it is resumed; return a line for each thing that may change its last bits."""
-    file = path / "metadata.json"
-    known, now = read_metadata(path), metadata(threads, command)
+    known, now = read_metadata(lease.run), metadata(threads, command)
     lines = []
     for name, was in {**known.get("versions", {}), "python": known.get("python")}.items():
         is_now = now["python"] if name == "python" else now["versions"].get(name)
@@ -186,7 +184,7 @@ def note_resumed(path: Path, threads: int, command: str, step: int) -> list[str]
         if was != is_now:
             lines.append(f"{name} is '{is_now}', was '{was}': the last bits may differ from an unbroken run")
     known.setdefault("resumed", []).append({"step": step, **now})
-    replace_text(file, json.dumps(known, indent=2) + "\n")
+    lease.write_text("metadata.json", json.dumps(known, indent=2) + "\n")
     return lines
 
 

@@ -1,6 +1,5 @@
 """What a run writes: a row per block, evaluations, diagnoses, archives, checkpoints."""
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -12,13 +11,14 @@ from pdml.config.schema import Settings
 from pdml.core import signals
 from pdml.core.errors import Diverged
 from pdml.core.pytree import flatten
-from pdml.core.stopwatch import peak_memory_mb
+from pdml.core.stopwatch import Stopwatch, peak_memory_mb
 from pdml.core.transition import Layout
 from pdml.envs.env_spec import EnvSpec
 from pdml.envs.episode import Step
 from pdml.envs.evaluation import EpisodeResult, Evaluator
 from pdml.envs.spaces import Spaces
 from pdml.runs import checkpoint, directory
+from pdml.runs.lease import Lease
 from pdml.runs.ledger import Ledger
 from pdml.runs.policy import Policy
 from pdml.runs.progress import Watcher
@@ -42,14 +42,14 @@ class Recorder:
     """Called after every step: writes a row per block, evaluates, archives, saves. It reads the state only."""
 
     def __init__(
-        self, path: Path, settings: Settings, training: Training, spec: EnvSpec, ledger: Ledger, step: int = 0
+        self, lease: Lease, settings: Settings, training: Training, spec: EnvSpec, ledger: Ledger, step: int = 0
     ):
-        self._path, self._settings, self._training, self._spec = path, settings, training, spec
+        self._lease, self._settings, self._training, self._spec = lease, settings, training, spec
         self.ledger = ledger
-        self._progress = directory.Table(path / "progress.csv")
-        self._evaluations = directory.Table(path / "evaluations.csv")
-        self._timing = directory.Table(path / "timing.csv")
-        self._board = Board(path, step)
+        self._progress = directory.Table(lease, "progress.csv")
+        self._evaluations = directory.Table(lease, "evaluations.csv")
+        self._timing = directory.Table(lease, "timing.csv")
+        self._board = Board(lease, step)
         self._watcher: Watcher | None = None
         episodes = settings.run.eval_episodes
         self._evaluator = None
@@ -58,7 +58,7 @@ class Recorder:
         self._mode = jax.jit(training.parts.recipe.agent.mode)
         self._diagnoser = None
         if settings.run.diagnose:
-            self._diagnoser = Diagnoser(path, settings, training, spec.spaces.layout, spec.make_more()(), self._board)
+            self._diagnoser = Diagnoser(lease, settings, training, spec.spaces.layout, spec.make_more()(), self._board)
         self._last = training.clock.total()
         self.lengths: dict[str, int] = {}
         """How long the append-only files were at the last checkpoint."""
@@ -88,7 +88,7 @@ class Recorder:
                 self._watcher.evaluation(state.step, results, clock.total())
             self._watcher.step(state.step)
         if state.step in run.archive_at:
-            archive(state, self._path / "archive" / f"step_{state.step:08d}.safetensors")
+            archive(state, self._lease)
         stop = signals.asked()
         if state.step % run.checkpoint_every == 0 or state.step == run.steps or stop:
             self.save(state)
@@ -100,17 +100,12 @@ class Recorder:
         """Save the whole state, and how long the other files are; a state that diverged is not saved."""
         clock = self._training.clock
         with clock("save"):
-            require_finite(state)
             if not self.short:
-                self.lengths = directory.offsets(self._path)
+                self.lengths = directory.offsets(self._lease.run)
             for table in self.lengths:
-                to_disk(self._path / table)
-            files = {"lengths": self.lengths, "total": clock.total(), "seconds": clock.seconds}
-            name = f"step_{state.step:08d}.safetensors"
-            # The checkpoint comes last: where it is found, everything before it has been written.
-            policy_of(state, self._spec.spaces).save(self._path / "policy.safetensors")
-            checkpoint.save_checkpoint(state, self.ledger, self._settings, self._path / "checkpoints" / name, files)
-            checkpoint.delete_old_checkpoints(self._path)
+                to_disk(self._lease.run / table)
+            write_state(state, self.ledger, self._settings, self._spec.spaces, clock, self.lengths, self._lease)
+            checkpoint.delete_old_checkpoints(self._lease)
 
     def finish(self, state: TrainState) -> None:
         """Write the row of an unfinished block. Resuming removes it."""
@@ -183,9 +178,9 @@ class Recorder:
         """Write what each block of transitions weighs."""
         if state.log.shares:
             shares = {name: np.array(values, np.float32) for name, values in state.log.shares.items()}
-            (self._path / "blocks").mkdir(exist_ok=True)
-            name = f"step_{state.block_start:08d}.safetensors"
-            write_arrays(self._path / "blocks" / name, shares, {"step": state.block_start})
+            file = self._lease.run / "blocks" / f"step_{state.block_start:08d}.safetensors"
+            file.parent.mkdir(exist_ok=True)
+            write_arrays(file, shares, {"step": state.block_start}, self._lease.replaced)
 
     def close(self) -> None:
         """Close the environments."""
@@ -199,11 +194,11 @@ class Diagnoser:
     """Takes fresh steps of the current policy in its own environment and writes the model's errors on them."""
 
     def __init__(
-        self, path: Path, settings: Settings, training: Training, layout: Layout, env: gymnasium.Env, board: Board
+        self, lease: Lease, settings: Settings, training: Training, layout: Layout, env: gymnasium.Env, board: Board
     ):
         self._run, self._training, self._env, self._board = settings.run, training, env, board
         self._measure = diagnosis(layout, training.parts.model.dynamics.means)
-        self._table = directory.Table(path / "diagnostics.csv")
+        self._table = directory.Table(lease, "diagnostics.csv")
 
     def __call__(self, state: TrainState, fresh: FreshReservoir) -> None:
         """Diagnose the current policy and model.
@@ -257,9 +252,32 @@ def policy_of(state: TrainState, spaces: Spaces) -> Policy:
     return Policy.of(flatten(state.agent.actor, "actor"), spaces.low, spaces.high, state.step)
 
 
-def archive(state: TrainState, path: Path) -> None:
+def write_state(
+    state: TrainState,
+    ledger: Ledger,
+    settings: Settings,
+    spaces: Spaces,
+    clock: Stopwatch,
+    lengths: dict[str, int],
+    lease: Lease,
+) -> None:
+    """Write the policy and then the checkpoint: where that is found, everything before it has been written.
+
+    Args:
+        lengths: How long the append-only files are.
+    """
+    require_finite(state)
+    policy = policy_of(state, spaces)
+    write_arrays(lease.run / "policy.safetensors", policy.arrays(), {"step": policy.step}, lease.replaced)
+    files = {"lengths": lengths, "total": clock.total(), "seconds": clock.seconds}
+    file = lease.run / "checkpoints" / f"step_{state.step:08d}.safetensors"
+    checkpoint.save_checkpoint(state, ledger, settings, file, files, lease.replaced)
+
+
+def archive(state: TrainState, lease: Lease) -> None:
     """Keep agent, model and replay buffer of a step: enough to train the model further from there."""
+    path = lease.run / "archive" / f"step_{state.step:08d}.safetensors"
     path.parent.mkdir(exist_ok=True)
     arrays = flatten(state.agent, "agent") | flatten(state.model, "model")
     arrays |= {f"replay.{name}": array for name, array in state.replay.arrays().items()}
-    write_arrays(path, arrays, {"step": state.step})
+    write_arrays(path, arrays, {"step": state.step}, lease.replaced)

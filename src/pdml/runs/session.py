@@ -17,16 +17,16 @@ from pdml.config.schema import Settings
 from pdml.config.tasks import PYTHON
 from pdml.config.validate import check
 from pdml.core import signals
-from pdml.core.errors import UserError
+from pdml.core.errors import BusyError, LostRunError, UserError
 from pdml.core.stopwatch import Stopwatch
 from pdml.envs import watchdog
 from pdml.envs.env_spec import EnvSpec, spec_of
 from pdml.envs.episode import Episode, Step, begin_episode
 from pdml.runs import checkpoint, directory, resources
+from pdml.runs.lease import Lease
 from pdml.runs.ledger import Ledger
 from pdml.runs.progress import Watcher
 from pdml.runs.recorder import Recorder, StepRecord
-from pdml.runs.tensor_file import replace_text
 from pdml.training.diagnostics import FreshReservoir
 from pdml.training.loop import Training, train
 from pdml.training.methods import wire
@@ -106,10 +106,10 @@ class LiveRun:
 class Session:
     """A live run with its directory, which no other process can write to meanwhile."""
 
-    def __init__(self, live: LiveRun, path: Path, lock: directory.Lock):
+    def __init__(self, live: LiveRun, lease: Lease):
         """Use `begin` or `resume`."""
-        self.live, self.path, self._lock = live, path, lock
-        live.path, live.files = path, None
+        self.live, self.path, self.lease = live, lease.run, lease
+        live.path, live.files = lease.run, None
         self._recorder: Recorder | None = None
 
     @classmethod
@@ -123,29 +123,31 @@ class Session:
             live.spec.make_more()
         aim = live.settings if steps is None else change(live.settings, {"steps": steps})
         resources.require(resources.estimate(aim, live.layout, live.state.prior), path)
-        return cls(live, path, directory.create(path, live.settings, threads, command, live.spec.recorded()))
+        return cls(live, directory.create(path, live.settings, threads, command, live.spec.recorded()))
 
     @classmethod
     def resume(cls, path: Path, load: Callable[[], LiveRun], threads: int, command: str, say: Say) -> "Session":
-        """Resume a run: lock its directory, load it, and truncate its files to the checkpoint.
+        """Resume a run: take its lease, load it, and truncate its files to the checkpoint.
 
         Args:
             load: Loads the run, or returns one that was loaded before.
         """
-        lock = directory.Lock(path)
+        lease = Lease(path)
         try:
-            live = load()
-            newest = checkpoint.saved_checkpoints(path)
-            if newest and newest[0] not in live.seen:
-                raise UserError(f"run = '{path}': has been continued since it was loaded; load it again")
-            for line in directory.note_resumed(path, threads, command, live.state.step):
-                say(line)
-            directory.truncate_files(path, (live.files or {}).get("lengths", {}), live.state.step)
-            checkpoint.delete_old_checkpoints(path)
+            with failures_noted(lease):
+                live = load()
+                newest = checkpoint.saved_checkpoints(path)
+                if newest and newest[0] not in live.seen:
+                    raise UserError(f"run = '{path}': has been continued since it was loaded; load it again")
+                for line in directory.note_resumed(lease, threads, command, live.state.step):
+                    say(line)
+                directory.renew_files(lease)
+                directory.truncate_files(lease, (live.files or {}).get("lengths", {}), live.state.step)
+                checkpoint.delete_old_checkpoints(lease)
         except BaseException:
-            lock.free()
+            lease.free()
             raise
-        return cls(live, path, lock)
+        return cls(live, lease)
 
     def prepare(self, steps: int, watcher: Watcher | None = None) -> Recorder:
         """Make ready to continue to a number of real steps: room in memory and on disk, files, recorder."""
@@ -154,17 +156,17 @@ class Session:
         resources.require(resources.estimate(settings, live.layout, live.state.prior), self.path)
         live.settings = settings
         if (self.path / "config.json").read_text() != to_json(settings):
-            replace_text(self.path / "config.json", to_json(settings))
+            self.lease.write_text("config.json", to_json(settings))
         model = live.training.parts.recipe.model
         if model is not None:
             room = jax.eval_shape(lambda: model.empty_buffer(settings.learning, live.layout, steps).rows)
             extend_model_buffer(live.state, len(room))
         for name in ("DONE", "error.txt"):
-            (self.path / name).unlink(missing_ok=True)
+            self.lease.remove(self.path / name)
         if self._recorder is None:
-            self._recorder = Recorder(self.path, settings, live.training, live.spec, live.ledger, live.state.step)
+            self._recorder = Recorder(self.lease, settings, live.training, live.spec, live.ledger, live.state.step)
         elif self._recorder.short:
-            directory.truncate_files(self.path, self._recorder.lengths, live.state.step)
+            directory.truncate_files(self.lease, self._recorder.lengths, live.state.step)
         self._recorder.begin(steps, watcher)
         if not checkpoint.saved_checkpoints(self.path):  # from now on there is always one to return to
             self._recorder.save(live.state)
@@ -186,7 +188,7 @@ class Session:
         """
         live = self.live
         assert live.env is not None
-        with failures_noted(self.path), closing(watcher) if watcher is not None else nullcontext():
+        with failures_noted(self.lease), closing(watcher) if watcher is not None else nullcontext():
             recorder = self.prepare(steps, watcher)
 
             def after_step(state: TrainState, step: Step) -> None:
@@ -199,7 +201,7 @@ class Session:
                 recorder.save(live.state)
             recorder.finish(live.state)
             if live.state.step == steps:
-                (self.path / "DONE").write_text(f"{steps}\n")
+                self.lease.write_text("DONE", f"{steps}\n")
 
     def save(self) -> None:
         """Write a checkpoint now."""
@@ -215,21 +217,25 @@ class Session:
         """Close environments and free the directory; the live run stays usable without it."""
         if self._recorder is not None:
             self._recorder.close()
-        self._lock.free()
+        self.lease.free()
         self._recorder = None
 
 
 @contextmanager
-def failures_noted(path: Path) -> Generator[None, None, None]:
+def failures_noted(lease: Lease) -> Generator[None, None, None]:
     """Write error.txt into a run's directory if the body fails, also if an environment hangs."""
-    watchdog.watch(path / "error.txt")
+
+    def note(reason: str) -> None:
+        lease.write_text("error.txt", reason)
+
+    watchdog.watch(note)
     try:
         yield
-    except (signals.Stopped, UserError):
+    except (signals.Stopped, UserError, LostRunError):
         raise
     except BaseException:
         try:
-            (path / "error.txt").write_text(traceback.format_exc())
+            note(traceback.format_exc())
         except OSError:  # on a full disk there may be no room even for that
             traceback.print_exc()
         raise
@@ -242,8 +248,7 @@ class _EnoughError(Exception):
 
 
 def start_run(settings: Settings, path: Path, threads: int, command: str, say: Say = lambda line: None) -> TrainState:
-    """Train from the first step to the last and leave a complete directory."""
-    directory.check_free(path)
+    """Train from the first step to the last and leave a complete directory, which must be free."""
     spec = spec_of(settings)
     needed = resources.estimate(settings, spec.spaces.layout)
     resources.require(needed, path)
@@ -266,16 +271,21 @@ def resume_run(
     settings, task = read_run(directory.require_run(path))
     if settings.learning.env.startswith(PYTHON):
         raise UserError(f"run = '{path}': its environment is a Python object; use pdml.Agent.load(path, env=...)")
-    settings = check(_extended(check(settings, task), path, steps), task)
+    settings = check(settings, task)
+    if not or_begin:
+        _require_unfinished(settings, path, steps)
+    settings = check(_extended(settings, steps), task)
     spec = spec_of(settings)
 
     def load() -> LiveRun:
+        if (path / "DONE").exists() and read_run(path)[0].run.steps == settings.run.steps:
+            raise BusyError(f"run = '{path}': another process has finished it meanwhile")
         if or_begin and not checkpoint.saved_checkpoints(path):
             say("it has no checkpoint yet; it starts again")
             return LiveRun.new(settings, spec)
         return LiveRun.load(path, settings, spec, say)
 
-    with failures_noted(path), closing(Session.resume(path, load, threads, command, say)) as session:
+    with closing(Session.resume(path, load, threads, command, say)) as session:
         with closing(session.live) as live:
             session.learn(live.steps, _watcher(live))
         return live.state
@@ -285,12 +295,15 @@ def _watcher(live: LiveRun) -> Watcher:
     return Watcher(live.steps, live.settings.learning.warmup_steps, live.state.step)
 
 
-def _extended(settings: Settings, path: Path, steps: int | None) -> Settings:
+def _require_unfinished(settings: Settings, path: Path, steps: int | None) -> None:
+    if (path / "DONE").exists() and steps in (None, settings.run.steps):
+        raise UserError(f"run = '{path}': is done at {settings.run.steps} steps; go further with --steps")
+
+
+def _extended(settings: Settings, steps: int | None) -> Settings:
     """Return the settings with their new number of steps."""
     meant = settings.run.steps
     if steps is None or steps == meant:
-        if (path / "DONE").exists():
-            raise UserError(f"run = '{path}': is done at {meant} steps; go further with --steps")
         return settings
     if steps < meant:
         raise UserError(f"steps = {steps}: the run is meant to have {meant}; give more")

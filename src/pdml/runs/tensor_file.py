@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +16,40 @@ from pdml.core.errors import UserError
 FORMAT = 3
 """Version of these files; 3 has a checksum."""
 
+Replacing = Callable[[Path], AbstractContextManager[Path]]
+"""Where to write a file that gets its name when it is complete: `replaced`, or that of a `pdml.runs.lease.Lease`."""
 
-def write_arrays(path: Path, arrays: dict[str, np.ndarray], note: dict[str, Any]) -> None:
-    """Write arrays and a JSON note to one file, with a checksum of both.
 
-    The file is complete on disk before it gets its name, so nobody ever reads half of it, not even after a power cut.
+@contextmanager
+def replaced(path: Path, partial: Path | None = None) -> Generator[Path, None, None]:
+    """Yield where to write a file.
+
+    It is complete on disk before it gets its name, so nobody ever reads half of it, not even after a power cut.
+
+    Args:
+        partial: Where; by default beside the file.
     """
-    partial = path.with_name(path.name + ".partial")
-    contiguous = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
-    note = {"format": FORMAT, **note}
-    text = json.dumps({"checksum": _checksum(contiguous, note), **note})
+    partial = partial or path.with_name(path.name + ".partial")
     try:
-        save_file(contiguous, partial, {"json": text})
+        yield partial
         to_disk(partial)
         partial.replace(path)
     except BaseException:
-        partial.unlink(missing_ok=True)  # on a full disk it would block other writes
+        with suppress(OSError):
+            partial.unlink()  # on a full disk it would block other writes
         raise
     to_disk(path.parent)
+
+
+def write_arrays(
+    path: Path, arrays: dict[str, np.ndarray], note: dict[str, Any], replacing: Replacing = replaced
+) -> None:
+    """Write arrays and a JSON note to one file, with a checksum of both."""
+    contiguous = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
+    note = {"format": FORMAT, **note}
+    text = json.dumps({"checksum": _checksum(contiguous, note), **note})
+    with replacing(path) as partial:
+        save_file(contiguous, partial, {"json": text})
 
 
 def save_file(arrays: dict[str, np.ndarray], path: Path, metadata: dict[str, str]) -> None:
@@ -90,12 +108,3 @@ def to_disk(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Replace a small text file; a reader sees the old or the new one."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text)
-    to_disk(partial)
-    partial.replace(path)
-    to_disk(path.parent)

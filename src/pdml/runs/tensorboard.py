@@ -7,12 +7,13 @@ for it forever.
 import socket
 import struct
 import time
-from pathlib import Path
 from typing import Any
 
 from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 from tensorboardX.summary import scalar
+
+from pdml.runs.lease import Lease
 
 events: Any = event_pb2  # protobuf makes its names at import
 
@@ -20,8 +21,9 @@ events: Any = event_pb2  # protobuf makes its names at import
 class Board:
     """One event file per start or resume of a run."""
 
-    def __init__(self, path: Path, step: int):
-        self._path = path / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{step}"
+    def __init__(self, lease: Lease, step: int):
+        self._lease = lease
+        self._path = lease.run / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{step}"
         self._append(events.Event(file_version="brain.Event:2"))
         if step:  # later steps in other files no longer count
             log = events.SessionLog
@@ -33,8 +35,9 @@ class Board:
 
     def _append(self, *written: Any) -> None:
         """Write events as records: length and content, each with its checksum."""
-        with self._path.open("ab") as file:
-            for event in written:
-                event.wall_time = time.time()
-                for part in (struct.pack("<Q", event.ByteSize()), event.SerializeToString()):
-                    file.write(part + struct.pack("<I", masked_crc32c(part)))
+        records = b""
+        for event in written:
+            event.wall_time = time.time()
+            for part in (struct.pack("<Q", event.ByteSize()), event.SerializeToString()):
+                records += part + struct.pack("<I", masked_crc32c(part))
+        self._lease.append(self._path, records)

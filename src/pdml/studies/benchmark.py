@@ -64,7 +64,7 @@ def measure_method(method: str, threads: int, rows: int = 20_000, repeats: int =
     fits of ten epochs. Fits of DHMBPO take all their epochs, as nearly all of them do in runs. A phase's time is the
     best of several. What happens once per block is divided by the block's steps.
     """
-    loops = {name: _loop(name, rows) for name in dict.fromkeys((BASELINE, method))}
+    loops = {name: step_times(name, rows) for name in dict.fromkeys((BASELINE, method))}
     best: dict[str, dict[str, float]] = {name: dict.fromkeys(PHASES, np.inf) for name in loops}
     for go in loops.values():
         go()
@@ -89,7 +89,7 @@ def method_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _loop(method: str, rows: int, steps: int = 20) -> Callable[[], dict[str, float]]:
+def step_times(method: str, rows: int, steps: int = 20) -> Callable[[], dict[str, float]]:
     """Return a call that goes through the beginning of a block and a few of its steps; it returns ms per step."""
     record, config = METHODS[method], defaults("Hopper-v5", method).learning
     if record.has_model:

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import gymnasium
 import numpy as np
 from jaxtyping import Float32
 
@@ -14,7 +15,7 @@ from pdml.core.types import Metrics
 from pdml.data.minibatches import MinibatchSampler
 from pdml.data.model_buffer import ModelBuffer, with_room
 from pdml.data.replay import Replay
-from pdml.envs.episode import Episode
+from pdml.envs.episode import Episode, begin_episode, reproduce_episode
 from pdml.training.recipe import Recipe, real_rows
 from pdml.weighting.policy_distance import estimator
 from pdml.weighting.policy_history import PolicyHistory
@@ -149,6 +150,20 @@ def restored_state(blank: TrainState, arrays: dict[str, np.ndarray], note: dict[
         prior=note["prior"],
         block_start=note["opened"],
     )
+
+
+def resume_episode(state: TrainState, env: gymnasium.Env, seed: int, layout: Layout) -> bool:
+    """Bring an environment to where a restored state left it; return whether it got there again.
+
+    Otherwise, and where the caller stepped another environment, a new episode begins.
+    """
+    if state.episode.foreign:
+        state.episode = begin_episode(env, seed, state.episode.number + 1)
+        return True
+    count = min(len(state.episode.actions), state.replay.size)
+    seen = state.replay.stored().rows[state.replay.size - count :, : layout.obs_size]
+    state.episode, reproduced = reproduce_episode(env, seed, state.episode, seen)
+    return reproduced
 
 
 def _restored_log(kept: dict[str, Any]) -> BlockLog:

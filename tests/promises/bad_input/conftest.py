@@ -13,7 +13,7 @@ from tiny import tiny_of
 
 from pdml.config.fields import change
 from pdml.runs.device import available_threads
-from pdml.runs.directory import Lock
+from pdml.runs.lease import Lease
 from pdml.runs.policy import Policy
 from pdml.runs.session import start_run
 from pdml.runs.tensor_file import write_arrays
@@ -91,6 +91,13 @@ def far(obs, action, next_obs):
 
 BROKEN_MODULE = "import gymnasium\nraise RuntimeError('half of it\\nis missing')\n"
 
+STUDIES = {
+    "malformed": 'envs = ["Hopper-v5"]\nseeds = 0-7\n',
+    "key": 'envs = ["Hopper-v5"]\nmethods = ["sac"]\nseed = 3\n',
+    "field": 'envs = ["Hopper-v5"]\nmethods = ["sac"]\n[settings]\n"agent.gama" = 0.9\n',
+    "method": 'envs = ["Hopper-v5"]\nmethods = ["pmdl"]\n',
+}
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
@@ -130,8 +137,10 @@ def place(tmp_path_factory):
     agent = small_agent(run_dir=root / "python")
     agent.save()
     agent.close()
+    for name, text in STUDIES.items():
+        (root / f"{name}.toml").write_text(text)
     write_arrays(root / "arrays.safetensors", {"x": np.zeros(3)}, {"step": 0})
-    lock = Lock(root / "locked")
+    lease = Lease(root / "locked")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(root))
         before = set(gymnasium.registry)
@@ -140,7 +149,7 @@ def place(tmp_path_factory):
             del gymnasium.registry[name]
     for name in ("strange_envs", "broken_envs"):
         sys.modules.pop(name, None)
-    lock.free()
+    lease.free()
 
 
 @pytest.fixture(autouse=True)
@@ -154,5 +163,6 @@ def unchanged(place, monkeypatch):
 
 
 def listing(place):
-    files = (path for path in place.rglob("*") if "__pycache__" not in path.parts)
+    """Return the files with their sizes and times; a lease changes whenever a run is tried to be resumed."""
+    files = (path for path in place.rglob("*") if not {"__pycache__", "lease"} & set(path.parts))
     return {path: (path.stat().st_size, path.stat().st_mtime_ns if path.is_file() else 0) for path in files}

@@ -1,7 +1,9 @@
 """Mistakes that people make on the command line: each is one line that names it, and nothing is written."""
 
+import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -214,6 +216,39 @@ COMMANDS = [
     ("analyse theory done", "pdml analyse theory uses random MDPs, not a run"),
     ("analyse tsne done", "run = 'done': keeps no policies yet; they come with --archive-at, and of methods with a"),
     ("analyse tsne nowhere", "run = 'nowhere': no run there"),
+    # sweep, status
+    ("sweep", "the following arguments are required: STUDY"),
+    ("sweep comparson", "study = 'comparson': unknown (did you mean comparison?); allowed: comparison, replay"),
+    ("sweep nowhere.toml", "study = 'nowhere.toml': cannot be read (No such file or directory)"),
+    (
+        "sweep malformed.toml",
+        "study = 'malformed.toml': not valid TOML, Expected newline or end of document after a statement (at line 2",
+    ),
+    ("sweep key.toml", "study = 'key.toml': unknown key seed (did you mean seeds?); allowed: summary, envs, methods"),
+    ("sweep field.toml", "study = 'field.toml': agent.gama: unknown setting (did you mean agent.gamma?)"),
+    ("sweep method.toml", "study = 'method.toml': method = 'pmdl': unknown (did you mean pdml?); allowed: pdml, mbpo"),
+    ("sweep comparison --seeds 0-", "seeds = '0-': must be whole numbers or ranges, such as 0-7 or 0,2,5-7"),
+    ("sweep comparison --jobs 0", "jobs = '0': must be a whole number in [1, "),
+    ("sweep comparison --jobs all", "jobs = 'all': must be a whole number"),
+    ("sweep comparison --job 2", "'--job': pdml sweep has no such argument (did you mean jobs?)"),
+    ("sweep comparison --cpus-per-run 0", "cpus-per-run = '0': must be a whole number in [1, "),
+    ("sweep comparison --steps few", "steps = 'few': must be a whole number"),
+    ("sweep comparison --methods pmdl", "method = 'pmdl': unknown (did you mean pdml?)"),
+    ("sweep comparison --envs Hoper-v5", "env = 'Hoper-v5': no such environment; did you mean Hopper-v5"),
+    ("sweep comparison --set agent.gama=0.9", "agent.gama: unknown setting (did you mean agent.gamma?)"),
+    ("sweep comparison --set agent.gamma", "set = 'agent.gamma': must be field=value"),
+    ("sweep comparison --set agent.gamma=2", "agent.gamma = 2.0: must lie in [0, 1)"),
+    ("sweep comparison --out file", "out = 'file': 'file' is a file, a directory is needed"),
+    ("sweep comparison --on slurm", "argument --on: invalid choice: 'slurm'"),
+    ("sweep comparison --address 10.0.0.1:6379", "--address: only for --on ray"),
+    ("sweep comparison --on ray --jobs 2", "--jobs: only for --on local"),
+    ("sweep comparison --out full_disk", "runs need about"),
+    ("status", "the following arguments are required: DIR"),
+    ("status nowhere", "run = 'nowhere': no run there or below"),
+    ("status empty", "run = 'empty': no run there or below"),
+    ("report nowhere --watch", "run = 'nowhere': no run there or below"),
+    ("bench --jobs 1", "jobs = '1': must be a whole number in [2, "),
+    ("bench --jobs 2 --threads 1", "--threads: each of the runs of --jobs has one"),
 ]
 
 
@@ -221,18 +256,21 @@ COMMANDS = [
 def test_a_mistake_on_the_command_line(words, sentence, capsys, monkeypatch):
     if "dm_control" in words:
         monkeypatch.setitem(sys.modules, "shimmy", None)  # as if it were not installed
+    if "full_disk" in words:
+        monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=1e9))
     code = cli.main(words.split())
     captured = capsys.readouterr()
     assert sentence in captured.err
     assert captured.err.startswith("pdml: ")
     assert captured.err.count("\n") == 1
     assert captured.out == ""
-    assert code == 2
+    assert code == (3 if "another process" in sentence else 2)
 
 
 def test_the_table_has_every_command():
     assert len(dict(COMMANDS)) == len(COMMANDS) >= 100
     assert {words.partition(" ")[0] for words, _ in COMMANDS} >= {
-        *("train", "resume", "eval", "check", "list", "bench", "figure", "report", "summary", "video", "analyse")
+        *("train", "resume", "eval", "check", "list", "bench", "figure", "report", "summary", "video", "analyse"),
+        *("sweep", "status"),
     }
     assert not list(Path().glob("runs"))

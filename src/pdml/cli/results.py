@@ -1,0 +1,186 @@
+"""The commands about results: keep finished runs, and rebuild the pages that speak of them."""
+
+import argparse
+import io
+import sys
+from collections import Counter
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from pdml.cli.parser import Parser
+from pdml.core.errors import UserError
+from pdml.reporting.marked_pages import Mark, find_marks, find_pages, read_page, rebuild_page
+
+PAGE_COMMANDS = (("summary",), ("figure",), ("list",), ("results", "speed"), ("results", "claims"))
+"""The commands that a page may name: they read files and print or draw, nothing else."""
+
+OUTCOMES = ("collected", "extended", "replaced", "unchanged", "skipped", "refused")
+
+
+def add_commands(commands: Any) -> None:
+    """Add the commands; what they need is imported when they run."""
+    parser = commands.add_parser("results", help="keep finished runs, and rebuild the pages about them")
+    parser.description = "Keep finished runs as results, and rebuild the tables and figures of pages from them."
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
+    _collect_parser(actions.add_parser("collect", help="copy what tables and figures need of finished runs"))
+    _rebuild_parser(actions.add_parser("rebuild", help="rebuild the tables and figures of pages"))
+    _claims_parser(actions.add_parser("claims", help="print the paper's claims beside runs, with verdicts"))
+    _speed_parser(actions.add_parser("speed", help="print kept outputs of pdml bench as a table"))
+
+
+def _collect_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Copy config, metadata, evaluations, progress, diagnostics, timing and analyses of every\n"
+        "finished run at or below OUT. Runs that are not finished are named and left out."
+    )
+    parser.add_argument("out", metavar="OUT", type=Path, help="a run, or a directory with runs below it")
+    parser.add_argument("--into", metavar="DIR", type=Path, required=True, help="where to; runs keep their path")
+    parser.add_argument("--replace", action="store_true", help="overwrite runs of other content; else they are refused")
+    parser.set_defaults(run=_collect)
+
+
+def _collect(options: argparse.Namespace) -> int:
+    from pdml.reporting.collect import collect_runs
+
+    counts: Counter[str] = Counter()
+    for found in collect_runs(options.out, options.into, options.replace):
+        counts[found.outcome] += 1
+        if found.outcome == "refused":
+            print(f"pdml: {found.source}: refused, {found.reason}", file=sys.stderr)
+        elif found.outcome == "skipped":
+            print(f"{found.source}: skipped, {found.reason}")
+        elif found.outcome != "unchanged":
+            print(f"{found.target}: {found.outcome}{f' ({found.reason})' if found.reason else ''}")
+    print(", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]))
+    return 2 if counts["refused"] else 0
+
+
+def _claims_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Measure each claim of the paper on the runs below the given directories: a number per seed, an interval over\n"
+        "seeds, and a verdict by the rules of results/PLAN.md. Runs that are too short for a claim do not count for it."
+    )
+    parser.add_argument("paths", metavar="RUN", type=Path, nargs="+", help="directories of runs")
+    parser.add_argument("--only", metavar="C1,C3,...", default="", help="claims to print (default: all)")
+    parser.set_defaults(run=_claims)
+
+
+def _claims(options: argparse.Namespace) -> int:
+    from pdml.reporting.claims import claims_table, judge
+    from pdml.reporting.paper_claims import paper_claims
+    from pdml.reporting.read import read_all
+
+    known = paper_claims()
+    numbers = list(dict.fromkeys(claim.number for claim in known))
+    wanted = [word for word in options.only.split(",") if word] or numbers
+    for word in wanted:
+        if word not in numbers:
+            raise UserError(f"only = '{word}': no such claim; allowed: {', '.join(numbers)}")
+    runs = read_all(options.paths)
+    print(claims_table([judge(claim, runs) for claim in known if claim.number in wanted]))
+    return 0
+
+
+def _rebuild_parser(parser: argparse.ArgumentParser) -> None:
+    allowed = ", ".join(" ".join(words) for words in PAGE_COMMANDS)
+    parser.description = (
+        "Run the command of every mark `<!-- pdml: COMMAND -->` in pages and put what it prints between the mark and\n"
+        "`<!-- end -->`. A mark with a figure stands alone; it draws DIR/NAME.png of its --out DIR.\n"
+        f"Commands may be: {allowed}. Their paths start at the current directory."
+    )
+    parser.add_argument("paths", metavar="PAGE", type=Path, nargs="+", help="Markdown files, or directories of them")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a page is out of date")
+    parser.set_defaults(run=_rebuild)
+
+
+def _rebuild(options: argparse.Namespace) -> int:
+    texts = {page: read_page(page) for page in find_pages(options.paths)}
+    marks = {page: find_marks(page, text) for page, text in texts.items()}
+    every = [mark for found in marks.values() for mark in found]
+    for mark in every:
+        _require_allowed(mark)
+    rebuilt: dict[Path, str] = {}
+    stale: list[str] = []
+    for page, text in texts.items():
+        rebuilt[page], changed = rebuild_page(text, marks[page], lambda mark: _run(mark)[1])
+        stale += [f"{mark.place}: pdml {' '.join(mark.words)}" for mark in changed]
+    for mark in every:
+        if mark.is_figure and not _is_drawn(mark, options.check):
+            stale.append(f"{_picture(mark)}: {mark.place}")
+    if not options.check:
+        for page, text in rebuilt.items():
+            if text != texts[page]:
+                _write_page(page, text)
+    state = "out of date" if options.check else "rebuilt"
+    for line in stale:
+        print(f"{line}: {state}")
+    figures = sum(mark.is_figure for mark in every)
+    pages = sum(map(bool, marks.values()))
+    print(f"tables: {len(every) - figures}, figures: {figures}, pages: {pages}; {state}: {len(stale)}")
+    return 1 if options.check and stale else 0
+
+
+def _require_allowed(mark: Mark) -> None:
+    """Raise unless a mark's command is one that a page may name."""
+    if not any(mark.words[: len(words)] == words for words in PAGE_COMMANDS):
+        allowed = ", ".join(" ".join(words) for words in PAGE_COMMANDS)
+        raise UserError(f"{mark.place}: 'pdml {mark.words[0]}' is not for pages; allowed: {allowed}")
+    if mark.is_figure and "--out" not in mark.words[2:-1]:
+        raise UserError(f"{mark.place}: a figure of a page needs --out DIR")
+
+
+def _run(mark: Mark, *more: str, codes: tuple[int, ...] = (0,)) -> tuple[int, str]:
+    """Run the command of a mark; return its exit code and what it printed, or raise what it complained about."""
+    from pdml.cli import main
+
+    printed, complained = io.StringIO(), io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(complained):
+        try:
+            code = main([*mark.words, *more])
+        except SystemExit as stopped:  # --help
+            raise UserError(f"{mark.place}: 'pdml {' '.join(mark.words)}' is not for pages") from stopped
+    if code not in codes:
+        lines = complained.getvalue().strip().splitlines() or [f"exit code {code}"]
+        raise UserError(f"{mark.place}: {lines[0].removeprefix('pdml: ')}")
+    return code, printed.getvalue()
+
+
+def _picture(mark: Mark) -> Path:
+    """Return the file that the figure of a mark draws."""
+    return Path(mark.words[mark.words.index("--out") + 1]) / f"{mark.words[1]}.png"
+
+
+def _is_drawn(mark: Mark, check: bool) -> bool:
+    """Draw the figure of a mark, or, to check it, look at the numbers it was drawn from; say if it was up to date."""
+    if check:
+        return _run(mark, "--check", codes=(0, 1))[0] == 0
+    picture = _picture(mark)
+    before = picture.read_bytes() if picture.exists() else b""
+    _run(mark, "--only", "png")
+    return picture.read_bytes() == before
+
+
+def _write_page(page: Path, text: str) -> None:
+    partial = page.with_name(f"{page.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(page)
+    except OSError as error:
+        raise UserError(f"page = '{page}': cannot be written ({error.strerror})") from None
+
+
+def _speed_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Print outputs of `pdml bench` that were kept as files: one column per file; or outputs of\n"
+        "`pdml bench --method NAME`: one row per file."
+    )
+    parser.add_argument("paths", metavar="FILE", type=Path, nargs="+", help="files with what pdml bench printed")
+    parser.set_defaults(run=_speed)
+
+
+def _speed(options: argparse.Namespace) -> int:
+    from pdml.reporting.speed_table import speed_table
+
+    print(speed_table(options.paths))
+    return 0

@@ -1,0 +1,136 @@
+"""The commands about many runs: sweep and status."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pdml.config.parse import whole
+from pdml.core.errors import UserError
+from pdml.core.signals import Stopped
+
+if TYPE_CHECKING:
+    from pdml.sweeps.plan import PlannedRun
+    from pdml.sweeps.study import Study
+    from pdml.sweeps.view import SweepView
+    from pdml.sweeps.worker import Outcome
+
+ON = ("local", "ray")
+
+
+def add_commands(commands: Any) -> None:
+    """Add the commands; what they need is imported when they run."""
+    _sweep_parser(commands.add_parser("sweep", help="do all runs of a study, on this machine or on a cluster"))
+    _status_parser(commands.add_parser("status", help="show how runs stand"))
+
+
+def _sweep_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Do all runs of a study: environments, methods, seeds and settings. A finished run is skipped, a broken one\n"
+        "resumed. Ctrl-C saves and stops all; the same command resumes. `pdml list studies` has all that come with\n"
+        "the package; STUDY can also be a .toml file of your own. The exit code is 1 if a run failed."
+    )
+    parser.add_argument("study", metavar="STUDY", help="a name, or a .toml file")
+    add_choices(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only print the runs, with the time and disk they need")
+    parser.add_argument("--on", choices=ON, default="local", help="this machine, or a Ray cluster (default: local)")
+    parser.add_argument("--address", metavar="A", help="of the cluster's head node, for --on ray (default: auto)")
+    parser.add_argument("--cpus-per-run", metavar="N", default="1", help="cores of each run (default: 1)")
+    parser.set_defaults(run=_sweep)
+
+
+def add_choices(parser: argparse.ArgumentParser) -> None:
+    """Add the options that change a study, and where and how its runs are done."""
+    parser.add_argument("--seeds", metavar="S", help="instead of the study's, e.g. 0-7 or 0,3")
+    parser.add_argument("--envs", metavar="ENV", nargs="+", help="instead of the study's")
+    parser.add_argument("--methods", metavar="NAME", nargs="+", help="instead of all the study's")
+    parser.add_argument("--steps", metavar="N", help="real steps of each run")
+    parser.add_argument("--set", metavar="FIELD=VALUE", nargs="+", action="extend", default=[], help="a setting of all")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="directory of the runs (default: runs/STUDY)")
+    parser.add_argument("--jobs", metavar="N", help="runs at a time (default: as many as there are physical cores)")
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from pdml.runs.device import physical_cores
+    from pdml.sweeps.cost import costs, describe_plan, require_disk
+    from pdml.sweeps.local import run_local
+    from pdml.sweeps.plan import plan, state_of
+    from pdml.sweeps.view import SweepView
+
+    cpus = whole("cpus-per-run", options.cpus_per_run)
+    jobs = max(physical_cores() // cpus, 1) if options.jobs is None else whole("jobs", options.jobs)
+    if options.address is not None and options.on != "ray":
+        raise UserError("--address: only for --on ray")
+    if options.jobs is not None and options.on == "ray":
+        raise UserError("--jobs: only for --on local; a cluster does as many runs at a time as it has cores")
+    study = chosen_study(options)
+    out = options.out or Path("runs") / study.name
+    runs = plan(study, out, cpus)
+    states = [state_of(run) for run in runs]
+    if options.dry_run:
+        print(describe_plan(runs, jobs))
+        return 0
+    done = [run for run, state in zip(runs, states, strict=True) if state == "done"]
+    left = [run for run, state in zip(runs, states, strict=True) if state != "done"]
+    require_disk(left, costs(left, out), out)
+    view = SweepView(f"{study.name}: {len(runs)} runs in {out}, {len(done)} done already", left, done, out)
+    try:
+        with view:
+            ended = _on_ray(options, left, cpus, view) if options.on == "ray" else run_local(left, jobs, view.changed)
+    except Stopped as stopped:
+        print(f"pdml: stopped ({stopped}); the same command resumes", file=sys.stderr)
+        return 128 + stopped.number
+    return _conclude(ended, len(done), out)
+
+
+def chosen_study(options: argparse.Namespace) -> "Study":
+    """Return the study that a command names, with what its options change."""
+    from pdml.sweeps.study import override, read_study
+
+    study = read_study(options.study)
+    return override(study, options.seeds, options.envs, options.methods, options.steps, options.set)
+
+
+def _on_ray(
+    options: argparse.Namespace, left: "Sequence[PlannedRun]", cpus: int, view: "SweepView"
+) -> "list[tuple[PlannedRun, Outcome]]":
+    from pdml.sweeps.on_ray import run_on_ray
+
+    return run_on_ray(left, options.address, cpus, view.changed)
+
+
+def _conclude(ended: "Sequence[tuple[PlannedRun, Outcome]]", before: int, out: Path) -> int:
+    """Name the runs that did not finish; the exit code says whether there are any."""
+    broken = [(run, outcome) for run, outcome in ended if outcome.code != 0]
+    print(f"done: {before + len(ended) - len(broken)} of {before + len(ended)} runs in {out}")
+    for run, outcome in broken:
+        print(f"pdml: {run.path}: {outcome.reason}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+def _status_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Show how the runs below a directory stand, from their files alone."
+    parser.add_argument("path", metavar="DIR", type=Path, help="directory of runs")
+    parser.add_argument("--watch", action="store_true", help="show it again and again until all runs have ended")
+    parser.set_defaults(run=_status)
+
+
+def _status(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from pdml.sweeps.status import runs_below, status_lines, status_of, status_table
+    from pdml.sweeps.view import watch_runs
+
+    found = runs_below([options.path])
+    if not found:
+        raise UserError(f"run = '{options.path}': no run there or below (no config.json)")
+    if options.watch:
+        watch_runs(options.path)
+        return 0
+    rows = [status_of(run) for run in found]
+    if sys.stdout.isatty():
+        Console().print(status_table(rows, options.path))
+    else:
+        print("\n".join(status_lines(rows, options.path)))
+    return 0

@@ -1,0 +1,34 @@
+"""Signals that ask a command with many runs to stop."""
+
+import signal
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def stop_requests(stop: threading.Event, end: Callable[[], None]) -> Generator[list[int], None, None]:
+    """Set the event at the first Ctrl-C, SIGTERM or SIGHUP, call `end` at later ones; yield the signals received."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # only there may handlers be set
+        yield received
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        stop.set()
+        if len(received) > 1:
+            end()
+
+    kept = {number: signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS}
+    for number, handler in kept.items():
+        if handler is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, handle)
+    try:
+        yield received
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)

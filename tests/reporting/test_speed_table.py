@@ -1,0 +1,76 @@
+"""Kept outputs of `pdml bench` as tables."""
+
+import pytest
+
+from pdml.cli import main
+
+PHASES = """peak 102.3 GFLOP/s with 1 thread(s)
+phase                     ms     GFLOP   GFLOP/s  % of peak
+sac_update              6.95      0.57      81.9       81.1
+some_update            19.25      1.37      71.3       70.6
+"""
+
+METHOD = """a real step on Hopper with 20000 real rows, 2 thread(s)
+phase                         dhmbpo, ms    mbpo, ms
+collect                             0.26        0.80
+weigh                               0.00        0.00
+fit                                29.03       30.06
+imagine                             0.00        1.71
+refine                              0.00        0.00
+improve                            43.20       74.97
+total                              72.48      107.54
+dhmbpo costs 0.674 times as much as mbpo
+"""
+
+
+@pytest.fixture
+def speed(tmp_path, monkeypatch, capsys):
+    """Return what the command prints about files of these texts."""
+
+    def call(*texts):
+        monkeypatch.chdir(tmp_path)
+        names = [f"{i}.txt" for i in range(len(texts))]
+        for name, text in zip(names, texts, strict=True):
+            (tmp_path / name).write_text(text)
+        code = main(["results", "speed", *names])
+        captured = capsys.readouterr()
+        return captured.out if code == 0 else captured.err
+
+    return call
+
+
+def test_phases_are_rows_and_outputs_are_columns(speed):
+    two = PHASES.replace("1 thread", "2 thread").replace("6.95", "3.50").partition("some_update")[0]
+    assert speed(two, PHASES).splitlines() == [
+        "| phase (Hopper sizes, batch 256) | 2 threads, peak 102 GFLOP/s | 1 thread, peak 102 GFLOP/s |",
+        "|---|---|---|",
+        "| `sac_update`: one update of actor, critics and temperature, 0.57 GFLOP "
+        "| 3.5 ms, 81 % of peak | 7.0 ms, 81 % of peak |",
+        "| `some_update`, 1.37 GFLOP | – | 19.2 ms, 71 % of peak |",
+    ]
+
+
+def test_methods_are_rows_with_mbpo_in_brackets(speed):
+    other = METHOD.replace("dhmbpo", "redq").replace("0.674", "1.5")
+    assert speed(METHOD, other).splitlines() == [
+        "| method | times MBPO | weigh | fit | imagine | refine | improve | total |",
+        "|---|---|---|---|---|---|---|---|",
+        "| `dhmbpo` | 0.67 × | 0.0 (0.0) | 29.0 (30.1) | 0.0 (1.7) | 0.0 (0.0) | 43.2 (75.0) | 72.5 (107.5) |",
+        "| `redq` | 1.50 × | 0.0 (0.0) | 29.0 (30.1) | 0.0 (1.7) | 0.0 (0.0) | 43.2 (75.0) | 72.5 (107.5) |",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "hello\n", PHASES.splitlines()[0], PHASES.replace(" 81.1", ""), METHOD.replace("fit", "sit"), METHOD[:-40]],
+)
+def test_other_files_are_named(text, speed):
+    assert speed(text) == "pdml: speed = '0.txt': not an output of `pdml bench`\n"
+
+
+def test_the_two_kinds_do_not_mix_and_files_must_exist(speed, capsys):
+    assert speed(PHASES, METHOD) == (
+        "pdml: speed: give outputs of `pdml bench` or of `pdml bench --method NAME`, not both\n"
+    )
+    assert main(["results", "speed", "nowhere.txt"]) == 2
+    assert capsys.readouterr().err == "pdml: speed = 'nowhere.txt': cannot be read (FileNotFoundError)\n"

@@ -1,0 +1,116 @@
+"""Cores: each run on one of its own while there are enough, distinct physical cores first."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pdml.runs import device
+
+needs_two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine of four physical cores with two threads each: 0 and 4 are one core, 1 and 5, and so on."""
+    monkeypatch.setattr(device, "_usable_cores", lambda: list(range(8)))
+    monkeypatch.setattr(device, "_siblings", lambda core: f"{core % 4},{core % 4 + 4}")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def as_another_process():
+        others.append(dict(device._held))
+        device._held.clear()
+
+    others = []
+    device._held, before = {}, device._held
+    yield as_another_process
+    for handle in [handle for held in (*others, device._held) for handle in held.values()]:
+        os.close(handle)
+    device._held = before
+
+
+def test_distinct_physical_cores_come_first(machine, monkeypatch):
+    assert device.cores_in_order() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert device.physical_cores() == 4
+    assert device.available_threads() == 8
+    monkeypatch.setattr(device, "_siblings", lambda core: f"{core - core % 2}-{core - core % 2 + 1}")
+    assert device.cores_in_order() == [0, 2, 4, 6, 1, 3, 5, 7]
+    monkeypatch.setattr(device, "_usable_cores", lambda: [1, 4, 5])
+    assert device.cores_in_order() == [1, 4, 5]
+    assert device.physical_cores() == 2
+
+
+def test_runs_get_free_cores_and_then_those_with_fewest_runs(machine):
+    taken = []
+    for count in (1, 2, 3, 2, 1, 8, 1):
+        taken.append(device.take_cores(count))
+        machine()
+    assert taken == [{0}, {1, 2}, {3, 4, 5}, {6, 7}, {0}, set(range(8)), {1}]
+
+
+def test_a_process_keeps_the_cores_that_it_took(machine):
+    assert device.take_cores(2) == {0, 1}
+    assert device.take_cores(2) == {0, 1}
+    machine()
+    assert device.take_cores(1) == {2}
+
+
+def test_where_no_locks_can_be_made_the_first_cores_are_taken(machine, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    assert device.take_cores(2) == {0, 1}
+    machine()
+    assert device.take_cores(2) == {0, 1}
+
+
+def test_a_machine_says_how_its_cores_are_threaded():
+    usable = os.sched_getaffinity(0)
+    assert 1 <= device.physical_cores() <= device.available_threads() == len(usable)
+    assert set(device.cores_in_order()) == usable
+    assert device._siblings(10**6) == "1000000"
+
+
+CODE = """
+import os
+os.sched_setaffinity(0, range(os.cpu_count()))  # the tests themselves may have one core only
+from pdml.runs import device
+print(*device.cores_in_order())
+device.prepare({threads})
+print(*os.sched_getaffinity(0), flush=True)
+input()
+"""
+
+
+def beside(tmp_path, threads):
+    """Start a process that takes cores and keeps them until its input ends."""
+    line = [sys.executable, "-c", CODE.format(threads=threads)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def cores_of(*processes):
+    """End the processes; return the cores that they could use, in order, and those that they took."""
+    lines = [[list(map(int, process.stdout.readline().split())) for _ in range(2)] for process in processes]
+    for process in processes:
+        process.kill()
+        process.communicate()
+    return lines[0][0], [taken for _, taken in lines]
+
+
+@needs_two_cores
+def test_two_runs_with_one_thread_are_on_different_cores_and_their_end_frees_these(tmp_path):
+    for _ in range(2):
+        usable, taken = cores_of(beside(tmp_path, 1), beside(tmp_path, 1))
+        assert sorted(taken) == sorted([core] for core in usable[:2])
+
+
+@needs_two_cores
+def test_a_run_with_all_cores_takes_none_from_others(tmp_path):
+    usable, taken = cores_of(beside(tmp_path, "None"), beside(tmp_path, 1))
+    assert sorted(taken[0]) == sorted(usable)
+    assert taken[1] == usable[:1]
+    assert {path.name for path in Path(tmp_path).rglob("*.*")} == {f"{usable[0]}.0"}

@@ -1,0 +1,212 @@
+"""A worker starts a run, starts it again where that helps, and takes it along when it ends.
+
+The command is a few lines of Python here; tests/promises/test_sweep.py has real runs.
+"""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pdml.sweeps import worker
+from pdml.sweeps.worker import Outcome, end_children, mark_planned, work
+
+RUNNER = "import os, sys, time; from pathlib import Path; run = Path(sys.argv[1]); exec(sys.argv[2])"
+COUNT = "n = len(list(run.glob('start*'))); (run / f'start{n}').touch();"
+"""How often the command was started before."""
+
+
+@pytest.fixture(autouse=True)
+def small_command(monkeypatch):
+    monkeypatch.setattr(worker, "COMMAND", (sys.executable, "-c", RUNNER))
+
+
+def do(path, code, stop=None):
+    return work((str(path), code), path, stop)
+
+
+def starts(path):
+    return len(list(path.glob("start*")))
+
+
+def wait_for(condition, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def ends(number):
+    """Say whether a process ends soon."""
+    with suppress(AssertionError):
+        wait_for(lambda: not Path(f"/proc/{number}").exists() or " Z " in Path(f"/proc/{number}/stat").read_text())
+        return True
+    return False
+
+
+def test_a_run_that_is_done_has_no_reason_and_leaves_what_it_printed(tmp_path):
+    path = tmp_path / "deep" / "run"
+    assert do(path, "print('step 1'); print('step 2', file=sys.stderr)") == Outcome(0, "")
+    assert sorted((path / "output.txt").read_text().splitlines()) == ["step 1", "step 2"]
+
+
+def test_the_reason_is_the_last_line_of_this_start(tmp_path):
+    (tmp_path / "output.txt").write_text("pdml: an older reason\n")
+    said = "pdml: the run failed (fire); see run/error.txt; resume with: pdml resume run"
+    assert do(tmp_path, f"print({said!r} + '\\n'); sys.exit(1)") == Outcome(1, "the run failed (fire)")
+    assert do(tmp_path, "sys.exit(2)") == Outcome(2, "exit code 2, and no output")
+
+
+def test_a_killed_run_is_started_again(tmp_path):
+    code = COUNT + "os.kill(os.getpid(), 9) if n < 2 else None"
+    assert do(tmp_path, code) == Outcome(0, "")
+    assert starts(tmp_path) == 3
+
+
+def test_a_run_that_is_always_killed_is_given_up(tmp_path):
+    assert do(tmp_path, COUNT + "os.kill(os.getpid(), 9)") == Outcome(-9, "killed by SIGKILL")
+    assert starts(tmp_path) == 1 + worker.RETRIES
+
+
+def test_a_run_that_makes_progress_may_be_killed_more_often(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    code = (
+        COUNT + "(run / 'checkpoints' / f'step_{n:08d}.safetensors').touch(); os.kill(os.getpid(), 9) if n < 6 else 0"
+    )
+    assert do(tmp_path, code) == Outcome(0, "")
+    assert starts(tmp_path) == 7
+
+
+def test_a_run_that_fails_is_not_started_again(tmp_path):
+    assert do(tmp_path, COUNT + "sys.exit(1)").code == 1
+    assert starts(tmp_path) == 1
+
+
+def test_a_run_of_another_process_is_waited_for_and_then_started_again(tmp_path):
+    code = COUNT + "sys.exit(0 if (run / 'DONE').exists() else 3)"
+    timer = threading.Timer(0.3, (tmp_path / "DONE").touch)
+    (tmp_path / "lease").mkdir()
+    (tmp_path / "lease" / "000001.json").write_text('{"released": null}')
+    timer.start()
+    assert do(tmp_path, code) == Outcome(0, "")
+    assert starts(tmp_path) == 2  # it does not try again and again
+
+
+def test_a_run_whose_owner_shows_no_sign_of_life_is_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("PDML_LEASE_SECONDS", "1")
+    (tmp_path / "lease").mkdir()
+    (tmp_path / "lease" / "000001.json").write_text('{"released": null}')
+    start = time.monotonic()
+    assert do(tmp_path, COUNT + "sys.exit(3 if n < 1 else 0)") == Outcome(0, "")
+    assert time.monotonic() - start > 1.0
+
+
+def test_waiting_for_another_process_ends_when_asked_to_stop(tmp_path):
+    (tmp_path / "lease").mkdir()
+    (tmp_path / "lease" / "000001.json").write_text('{"released": null}')
+    stop, ended = threading.Event(), []
+    thread = threading.Thread(target=lambda: ended.append(do(tmp_path, COUNT + "sys.exit(3)", stop)))
+    thread.start()
+    wait_for(lambda: starts(tmp_path) == 1 and not worker._children)
+    stop.set()
+    thread.join(10.0)
+    assert ended == [Outcome(worker.STOPPED, "stopped before it had begun")]
+    assert starts(tmp_path) == 1
+
+
+def test_a_run_that_another_process_begins_at_the_same_moment_is_started_again(tmp_path):
+    code = COUNT + "(run / 'config.json').touch(); sys.exit(2 if n < 1 else 0)"
+    assert do(tmp_path, code) == Outcome(0, "")
+    assert do(tmp_path, "sys.exit(2)").code == 2  # it was there before: a mistake
+    assert starts(tmp_path) == 2
+
+
+SAVING = COUNT + (
+    "import signal; signal.signal(15, lambda *_: (print('saved'), sys.exit(143))); (run / 'up').touch(); time.sleep(60)"
+)
+
+
+def test_a_run_that_is_asked_to_stop_saves_and_is_not_started_again(tmp_path):
+    stop, ended = threading.Event(), []
+    thread = threading.Thread(target=lambda: ended.append(do(tmp_path, SAVING, stop)))
+    thread.start()
+    wait_for((tmp_path / "up").exists)
+    stop.set()
+    thread.join(10.0)
+    assert ended == [Outcome(143, "saved")]
+    assert starts(tmp_path) == 1
+
+
+def test_children_that_do_not_stop_can_be_ended(tmp_path):
+    stop, ended = threading.Event(), []
+    code = COUNT + "import signal; signal.signal(15, signal.SIG_IGN); (run / 'up').touch(); time.sleep(60)"
+    thread = threading.Thread(target=lambda: ended.append(do(tmp_path, code, stop)))
+    thread.start()
+    wait_for((tmp_path / "up").exists)
+    stop.set()
+    time.sleep(0.2)
+    assert ended == []
+    end_children()
+    thread.join(10.0)
+    assert ended == [Outcome(-9, "killed by SIGKILL")]
+    assert starts(tmp_path) == 1
+
+
+def test_the_process_is_in_a_session_of_its_own_and_reads_the_end_of_its_input_when_the_worker_is_killed(tmp_path):
+    """Also where other children were started meanwhile: none of them holds the pipe open."""
+    child = (
+        "(run / f'pid{os.getpid()}').touch(); assert os.getsid(0) == os.getpid() != os.getppid();"
+        "sys.stdin.read(); (run / f'end{os.getpid()}').touch()"
+    )
+    code = (
+        "import sys, threading; from pathlib import Path; from pdml.sweeps import worker\n"
+        f"worker.COMMAND = (sys.executable, '-c', {RUNNER!r})\n"
+        f"run = Path({str(tmp_path)!r})\n"
+        f"call = lambda i: worker.work((str(run), {child!r}), run / str(i))\n"
+        "threads = [threading.Thread(target=call, args=(i,)) for i in range(3)]\n"
+        "[thread.start() for thread in threads]; [thread.join() for thread in threads]"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", code])
+    wait_for(lambda: len(list(tmp_path.glob("pid*"))) == 3)
+    driver.kill()
+    driver.wait()
+    children = [int(file.name[3:]) for file in tmp_path.glob("pid*")]
+    assert all(ends(number) for number in children)
+    assert len(list(tmp_path.glob("end*"))) == 3
+
+
+def test_a_planned_run_has_an_empty_output_and_an_old_output_is_kept(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "output.txt").write_text("kept")
+    mark_planned([tmp_path / "a", tmp_path / "b"])
+    assert [(tmp_path / name / "output.txt").read_text() for name in "ab"] == ["", "kept"]
+
+
+def test_a_child_that_was_killed_leaves_no_process_behind(tmp_path):
+    """What a run has started itself is in its session, and ends with it when children are ended."""
+    code = "import subprocess; p = subprocess.Popen(['sleep', '60']); (run / f'pid{p.pid}').touch(); time.sleep(60)"
+    stop = threading.Event()
+    thread = threading.Thread(target=lambda: do(tmp_path, code, stop))
+    thread.start()
+    wait_for(lambda: list(tmp_path.glob("pid*")))
+    stop.set()
+    end_children()
+    thread.join(10.0)
+    (number,) = (int(file.name[3:]) for file in tmp_path.glob("pid*"))
+    assert ends(number)
+
+
+def test_waiting_for_a_run_costs_next_to_nothing(tmp_path):
+    """Below 1 % of the run's time."""
+    before = time.process_time()
+    assert do(tmp_path, "time.sleep(2)").code == 0
+    assert time.process_time() - before < 0.02 + 0.01  # starting a process takes some of it
+
+
+def test_signals_are_named(tmp_path):
+    assert do(tmp_path, f"os.kill(os.getpid(), {int(signal.SIGSEGV)})") == Outcome(-11, "killed by SIGSEGV")
