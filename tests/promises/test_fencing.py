@@ -30,7 +30,7 @@ def words_of(path):
 def start(path, *stop):
     """Start a process that trains a run, and that freezes itself at a point of `killing`."""
     line = [sys.executable, KILLING, "STOP", *map(str, stop), "--", *words_of(path)]
-    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "PDML_LEASE_SECONDS": str(SECONDS)}
+    environment = {**os.environ, "PDML_LEASE_SECONDS": str(SECONDS)}
     return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
 
 

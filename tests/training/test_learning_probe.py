@@ -76,4 +76,5 @@ def test_every_method_solves_the_probe_through_the_whole_loop(method, optimised)
     train(state, env, Training(config, parts, Stopwatch()), settings.run.steps)
     obs = jnp.asarray([[0.0, x] for x in (-0.8, -0.4, 0.4, 0.8)])
     found = np.asarray(parts.recipe.agent.mode(state.agent.actor, obs))[:, 0]
-    np.testing.assert_allclose(found, 0.8 * np.asarray(obs)[:, 1], atol=0.25)
+    wanted = 0.8 * np.asarray(obs)[:, 1]
+    assert np.mean((found - wanted) ** 2) < 0.25 * np.mean(wanted**2)  # what is lost, beside doing nothing

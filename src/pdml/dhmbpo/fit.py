@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray
-from scipy.special import ndtr, stdtr
 
 from pdml.config.schema import Config
 from pdml.core import signals
@@ -324,6 +323,8 @@ def paired_p_value(best: Float64[np.ndarray, " n"], found: Float64[np.ndarray, "
 
     A paired one-sided test: Student's t-test for fewer than 1000 rows, else a z-test.
     """
+    from scipy.special import ndtr, stdtr  # slow to import, and only double-horizon runs need it
+
     gain = best - found
     spread = gain.std(ddof=1) if len(gain) > 1 else 0.0
     if spread == 0.0:

@@ -15,8 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Float32, Float64, Int, PRNGKeyArray
-from scipy.optimize import minimize
-from scipy.special import expit
 
 from pdml.config.schema import Config
 from pdml.core.batching import in_chunks
@@ -136,6 +134,8 @@ def learned_termination(config: Config, layout: Layout, options: TerminationConf
             slope, log_odds = calibrate(unseen, ended)
         calibration = jnp.asarray(slope, jnp.float32), jnp.asarray(log_odds, jnp.float32)
         found = TerminationState(networks, opt, normaliser, limits, *calibration)
+        from scipy.special import expit  # slow to import, and not every run learns its termination
+
         return found, _metrics(ended, expit(slope * unseen + log_odds))
 
     return LearnedTermination(jax.jit(init), fit, probability, {"train": train, "balanced_log_odds": balanced_log_odds})
@@ -252,6 +252,9 @@ def calibrate(logits: Float64[np.ndarray, " n"], ended: Bool[np.ndarray, " n"]) 
     The shift corrects the prior, the slope overconfidence. The targets are those of [Platt 1999], so that both stay
     finite where the two kinds are separable.
     """
+    from scipy.optimize import minimize
+    from scipy.special import expit
+
     count = int(ended.sum())
     target = np.where(ended, (count + 1) / (count + 2), 1 / (len(ended) - count + 2))
 
