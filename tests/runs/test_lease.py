@@ -116,7 +116,7 @@ if child := os.fork():
     try:
         Lease(lease.run)
     except Exception as error:
-        print(error)
+        print(error, flush=True)
     os._exit(0)
 sys.exit()
 """
