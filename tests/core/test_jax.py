@@ -16,5 +16,4 @@ def test_every_row_is_right_as_users_compile():
 
 
 def test_every_row_is_right_as_tests_compile():
-    jax_programs.vmapped_product_and_sum()
-    jax_programs.small_chained_products()
+    assert jax_programs.wrong_rows() == (0, 0)

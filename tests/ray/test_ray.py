@@ -180,8 +180,8 @@ def test_runs_end_when_the_driver_is_killed(cluster, folder):
     with Driver(folder, out, "--address", cluster.address) as driver:
         pids = eventually(lambda: training(out), driver)
         driver.process.kill()
-        eventually(lambda: not any(parent(pid) for pid in pids.values()))
-    eventually(lambda: not training(out))
+        assert eventually(lambda: not any(parent(pid) for pid in pids.values()))
+    assert eventually(lambda: not training(out))
 
 
 def test_a_run_that_fails_is_named_and_the_others_go_on(cluster, folder):
