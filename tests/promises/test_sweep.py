@@ -23,14 +23,14 @@ summary = "tiny"
 envs = ["moody:Moody-v0"]
 methods = ["sac"]
 seeds = "0-19"
-steps = 100
+steps = 60
 
 [settings]
 warmup_steps = 30
-model_every = 20
+model_every = 10
 updates_per_step = 1
 batch_size = 32
-checkpoint_every = 25
+checkpoint_every = 20
 eval_every = 20
 eval_episodes = 0
 "agent.hidden_sizes" = "16"
@@ -92,7 +92,7 @@ def owner(path):
 def in_the_middle(runs):
     """Return a run that has a checkpoint and is not done, and its process."""
     for run in runs:
-        saved = run.path / "checkpoints" / "step_00000025.safetensors"
+        saved = run.path / "checkpoints" / "step_00000020.safetensors"
         if saved.exists() and not (run.path / "DONE").exists() and owner(run.path):
             return run, owner(run.path)
     return None
@@ -143,6 +143,7 @@ def test_a_sweep_survives_a_run_that_raises_a_killed_run_and_a_stop(place, monke
     assert [status_of(run.path).state for run in runs[-4:]] == ["waiting"] * 4
     before = {run.path: (run.path / "output.txt").read_text() for run in runs if (run.path / "DONE").exists()}
 
+    monkeypatch.setenv("MOODY_SLEEP", "0")
     code, out, err = ended(sweep())
     assert code == 1
     assert err.count("\n") == 1
@@ -152,7 +153,7 @@ def test_a_sweep_survives_a_run_that_raises_a_killed_run_and_a_stop(place, monke
     assert out.splitlines()[-1] == "done: 19 of 20 runs in out"
     assert [times_done(run) for run in runs] == [run is not runs[FAULTY_SEED] for run in runs]
     assert all((path / "output.txt").read_text() == text for path, text in before.items())
-    assert_unbroken([killed, stopped, runs[-1]], monkeypatch)
+    assert_unbroken([killed, stopped], monkeypatch)
 
 
 @pytest.mark.slow
@@ -165,7 +166,7 @@ def test_two_sweeps_of_one_directory_do_every_run_once(place, monkeypatch):
     assert [times_done(run) for run in runs] == [1] * 5
     assert all(len(list((run.path / "checkpoints").iterdir())) == 2 for run in runs)
     assert all("resumed" not in json.loads((run.path / "metadata.json").read_text()) for run in runs)
-    assert_unbroken([runs[0], runs[4]], monkeypatch)
+    assert_unbroken([runs[4]], monkeypatch)
 
 
 @pytest.mark.slow

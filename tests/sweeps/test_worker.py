@@ -187,9 +187,26 @@ def test_a_planned_run_has_an_empty_output_and_an_old_output_is_kept(tmp_path):
     assert [(tmp_path / name / "output.txt").read_text() for name in "ab"] == ["", "kept"]
 
 
-def test_a_child_that_was_killed_leaves_no_process_behind(tmp_path):
-    """What a run has started itself is in its session, and ends with it when children are ended."""
-    code = "import subprocess; p = subprocess.Popen(['sleep', '60']); (run / f'pid{p.pid}').touch(); time.sleep(60)"
+STARTS_ANOTHER = "import subprocess; p = subprocess.Popen(['sleep', '60']); (run / f'pid{p.pid}').touch();"
+"""A run with a process of its own."""
+
+
+def started_by(path):
+    (file,) = path.glob("pid*")
+    return int(file.name[3:])
+
+
+@pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGTERM"])
+def test_what_a_killed_run_has_started_ends_with_it(tmp_path, monkeypatch, signal_name):
+    monkeypatch.setattr(worker, "RETRIES", 0)
+    code = f"{STARTS_ANOTHER} import signal; os.kill(os.getpid(), signal.{signal_name})"
+    assert do(tmp_path, code) == Outcome(-getattr(signal, signal_name), f"killed by {signal_name}")
+    assert ends(started_by(tmp_path))
+
+
+def test_what_a_run_has_started_ends_when_the_children_are_ended(tmp_path):
+    """Also where the run itself does not end when it is asked to."""
+    code = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {STARTS_ANOTHER} time.sleep(60)"
     stop = threading.Event()
     thread = threading.Thread(target=lambda: do(tmp_path, code, stop))
     thread.start()
@@ -197,8 +214,7 @@ def test_a_child_that_was_killed_leaves_no_process_behind(tmp_path):
     stop.set()
     end_children()
     thread.join(10.0)
-    (number,) = (int(file.name[3:]) for file in tmp_path.glob("pid*"))
-    assert ends(number)
+    assert ends(started_by(tmp_path))
 
 
 def test_waiting_for_a_run_costs_next_to_nothing(tmp_path):

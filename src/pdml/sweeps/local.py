@@ -10,7 +10,7 @@ from pdml.core.signals import Stopped
 from pdml.sweeps import worker
 from pdml.sweeps.plan import PlannedRun
 from pdml.sweeps.status import status_of
-from pdml.sweeps.stop_requests import stop_requests
+from pdml.sweeps.stop_requests import join_all, stop_requests
 from pdml.sweeps.worker import Outcome
 
 Changed = Callable[[PlannedRun, Outcome | None], None]
@@ -42,8 +42,7 @@ def run_local(
     with stop_requests(pool.stop, worker.end_children) as received:
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        join_all(threads)
     if pool.errors:
         raise pool.errors[0]
     if received:

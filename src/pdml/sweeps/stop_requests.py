@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -32,3 +32,10 @@ def stop_requests(stop: threading.Event, end: Callable[[], None]) -> Generator[l
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
+
+
+def join_all(threads: Sequence[threading.Thread]) -> None:
+    """Wait for the end of all threads, and handle signals all the time."""
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(1.0)  # a signal that comes just before the wait is handled after it

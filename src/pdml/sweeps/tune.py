@@ -25,7 +25,7 @@ from pdml.core.signals import Stopped
 from pdml.reporting.read import NEEDED, read_table
 from pdml.sweeps.local import Work
 from pdml.sweeps.plan import PlannedRun, plan
-from pdml.sweeps.stop_requests import stop_requests
+from pdml.sweeps.stop_requests import join_all, stop_requests
 from pdml.sweeps.study import Arm, Study
 from pdml.sweeps.tuned_field import TunedField, first_values, settled_value, tuned_field
 from pdml.sweeps.worker import end_children, work
@@ -150,8 +150,7 @@ def tune(
         with stop_requests(pool.stop, end_children) as received:
             for thread in threads:
                 thread.start()
-            for thread in threads:
-                thread.join()
+            join_all(threads)
         if pool.errors:
             raise pool.errors[0]
         if received:

@@ -81,8 +81,7 @@ def end_children() -> None:
     """End every process that `work` has started in this process, at once."""
     for child in tuple(_children):
         if child.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            _kill_group(child)
 
 
 def mark_planned(paths: Sequence[Path]) -> None:
@@ -108,11 +107,19 @@ def _run_once(words: Sequence[str], path: Path, stop: threading.Event) -> Outcom
         if child.poll() is None:
             child.terminate()
         code = child.wait()
+        if code < 0:  # it could not end what it had started itself
+            _kill_group(child)
     finally:
         _children.discard(child)
         if child.stdin is not None:
             child.stdin.close()
     return Outcome(code, _reason(code, path / OUTPUT, start))
+
+
+def _kill_group(child: "subprocess.Popen[bytes]") -> None:
+    """Kill a child and every process that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def _reason(code: int, output: Path, start: int) -> str:
