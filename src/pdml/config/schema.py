@@ -41,6 +41,11 @@ class AgentConfig:
     scaled_log_prob: bool = option(
         False, "count log-probabilities in the environment's own action units", needs=(Feature.STEPWISE,)
     )
+    exploration: str = option(
+        "white",
+        "noise of the actions in the environment: white, or pink, which is correlated over an episode",
+        choices=("white", "pink"),
+    )
     num_critics: int = option(10, "critics", "[1, inf)", needs=(Feature.CRITIC_ENSEMBLE,))
     subset: int = option(
         2,
@@ -202,6 +207,18 @@ class DoubleConfig:
     retain: int = option(10, "distribution rollouts whose states are kept", "[1, inf)")
     clear: bool = option(False, "drop the states of the last model when a new one is fitted")
     critic_share: float = option(0.25, "critic-only updates after a fit, as a share of a block", "[0, inf)")
+    critic_near: int = option(0, "steps of a training rollout in critic-only updates; 0: as many as `near`", "[0, inf)")
+    actor_clip: float = option(0.0, "largest norm of the actor's gradient; 0: no limit", "[0, inf)")
+    kl_bound: float = option(
+        0.0,
+        "KL divergence from the policy that collected the block beyond which updates reduce it; 0: no bound",
+        "[0, inf)",
+    )
+    actor_average: float = option(
+        1.0, "share of the trained actor that the acting one takes over per update; 1: they are the same", "(0, 1]"
+    )
+    keep_moments: bool = option(False, "keep Adam's moments of the agent from one update phase to the next")
+    zero_bounds: bool = option(False, "let the value bounds include 0, the value after an episode's end")
     critic_dropout: float = option(1e-3, "dropout rate of the critics' hidden units", "[0, 1)")
     bound_quantile: float = option(0.01, "quantile of soft rewards at either end that bounds values", "(0, 0.5)")
     bound_rate: float = option(3e-4, "share of newly seen bounds that is taken over at each update", "(0, 1]")

@@ -41,6 +41,7 @@ class Purpose(IntEnum):
     ENDING_INIT = 26
     ENDING_ROWS = 27
     BOOTSTRAP = 28
+    EXPLORATION = 29
 
 
 def _fold(seed: jax.Array, purpose: jax.Array, step: jax.Array) -> PRNGKeyArray:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float32, Int, PRNGKeyArray
 
 from pdml.agents.base import AgentParts, DeviceMetrics
@@ -25,10 +24,12 @@ from pdml.core.rng import Purpose, generator, key
 from pdml.core.transition import Layout
 from pdml.core.types import Metrics
 from pdml.data.model_buffer import ModelBuffer, blank_buffer
+from pdml.dhmbpo.measures import MeasurePhase, phase_measures
 from pdml.dhmbpo.model import StandardisedModel
 from pdml.dhmbpo.networks import freeze, init_he, init_orthogonal
+from pdml.dhmbpo.renewal import renew_normaliser
 from pdml.dhmbpo.rollouts import DistributionRollouts, NormalisedActor, StepRules, actor_head, distribution_rollouts
-from pdml.dhmbpo.updates import ALL_METRICS, CRITIC_METRICS, DoubleState, Optimisers, Update, updates
+from pdml.dhmbpo.updates import ALL_METRICS, CRITIC_METRICS, DoubleState, Optimisers, Update, new_optimisers, updates
 from pdml.models.ensemble import Normaliser
 
 MAX_START_BATCHES = 4
@@ -40,7 +41,7 @@ STATS_NAMES = ("imagined/rows", "imagined/terminated", "imagined/batches")
 
 def double_horizon_agent(config: Config, layout: Layout) -> AgentParts:
     """Build the agent; `update_phase` builds how it learns."""
-    options = config.agent
+    options, double = config.agent, config.double
     actor_sizes = (layout.obs_size, *options.hidden_sizes, 2 * layout.action_size)
     critic_sizes = (layout.obs_size + layout.action_size, *options.hidden_sizes, 1)
 
@@ -52,14 +53,18 @@ def double_horizon_agent(config: Config, layout: Layout) -> AgentParts:
         blank = Normaliser(jnp.zeros((layout.obs_size,)), jnp.ones((layout.obs_size,)))
         critics = jax.vmap(init_critic)(jax.random.split(critic_key, options.num_critics))
         temperature = options.first_temperature if options.temperature is None else options.temperature
-        return DoubleState(
-            actor=NormalisedActor(init_orthogonal(actor_key, actor_sizes), blank),
+        actor = NormalisedActor(init_orthogonal(actor_key, actor_sizes), blank)
+        state = DoubleState(
+            actor=actor,
             critics=critics,
             target_critics=copy(critics),
             log_alpha=jnp.log(jnp.asarray(temperature, jnp.float32)),
             bounds=jnp.zeros((2,)),
             bounded=jnp.zeros(()),
+            trained=copy(actor.layers) if double.actor_average < 1.0 else (),
+            collecting=copy(actor) if double.kl_bound else (),
         )
+        return replace(state, moments=new_optimisers(config, state)) if double.keep_moments else state
 
     sample, mode = partial(sample_action, actor_head), partial(mode_action, actor_head)
     return AgentParts(init, sample, mode, None, actor_head)
@@ -79,7 +84,7 @@ class BeginPhase(Protocol):
     """Prepares the agent for an update phase."""
 
     def __call__(self, state: DoubleState, model: StandardisedModel, /) -> tuple[DoubleState, Optimisers]:
-        """Return the agent with the model's normaliser, and new optimisers."""
+        """Return the agent with the model's normaliser, and its optimisers."""
         ...
 
 
@@ -140,17 +145,20 @@ class CompiledPhase(NamedTuple):
     distribution_rollouts: DistributionRollouts
     all_networks: RepeatedUpdates
     critics_only: RepeatedUpdates
+    measure: MeasurePhase
 
 
 def update_phase(config: Config, layout: Layout, rules: StepRules) -> UpdatePhase:
     """Build the update phase: critics first, since the new model made them stale, then all networks."""
     options, batch = config.double, config.batch_size
-    adam = optax.adam(config.agent.learning_rate)
     compiled = compile_phase(config, layout, rules)
 
     def begin(state: DoubleState, model: StandardisedModel, /) -> tuple[DoubleState, Optimisers]:
-        state = replace(state, actor=replace(state.actor, normaliser=copy(model.normaliser)))
-        return state, Optimisers(*(adam.init(part) for part in (state.actor.layers, state.critics, state.log_alpha)))
+        state = renew_normaliser(state, copy(model.normaliser))
+        if options.kl_bound:
+            state = replace(state, collecting=copy(state.actor))
+        opts = state.moments if options.keep_moments else new_optimisers(config, state)
+        return replace(state, moments=()), opts
 
     def run(
         state: DoubleState,
@@ -161,7 +169,9 @@ def update_phase(config: Config, layout: Layout, rules: StepRules) -> UpdatePhas
         pending_steps: int,
         /,
     ) -> tuple[DoubleState, ModelBuffer, Metrics]:
+        collecting = copy(state.actor)
         state, opts = begin(state, model)
+        renewed = copy(state.actor)
         if options.clear:
             buffer = replace(buffer, position=jnp.zeros((), jnp.int32), size=jnp.zeros((), jnp.int32))
         rng, phase_key = generator(config.seed, Purpose.STARTS, step), key(config.seed, Purpose.IMPROVE, step)
@@ -174,7 +184,9 @@ def update_phase(config: Config, layout: Layout, rules: StepRules) -> UpdatePhas
             # distribution rollouts
             starts = jnp.asarray(real_states((MAX_START_BATCHES, batch), rng))
             wanted = jnp.asarray(batch * options.far, jnp.int32)
-            buffer, stats = compiled.distribution_rollouts(state.actor, model, buffer, starts, wanted, rollout_key)
+            buffer, stats = compiled.distribution_rollouts(
+                state.trained_actor, model, buffer, starts, wanted, rollout_key
+            )
             counts += [int(value) for value in stats]
 
             # updates
@@ -187,9 +199,11 @@ def update_phase(config: Config, layout: Layout, rules: StepRules) -> UpdatePhas
         require_finite_policy(state)
         num_updates = sum(planned.num_updates for planned in plan if not planned.critics_only)
         metrics = {name: total / num_updates for name, total in sums.items()}
+        measure_key = jax.random.fold_in(phase_key, len(plan))
+        metrics |= finite_metrics(compiled.measure(collecting, renewed, state, model, buffer, measure_key))
         metrics |= {"agent/least_value": float(state.bounds[0]), "agent/largest_value": float(state.bounds[1])}
         metrics |= dict(zip(STATS_NAMES, counts.tolist(), strict=True)) | {"imagined/size": float(buffer.size)}
-        return state, buffer, metrics
+        return replace(state, moments=opts) if options.keep_moments else state, buffer, metrics
 
     return UpdatePhase(begin, run, compiled._asdict())
 
@@ -201,6 +215,7 @@ def compile_phase(config: Config, layout: Layout, rules: StepRules) -> CompiledP
         jax.jit(distribution_rollouts(config, layout, rules), donate_argnums=2),
         jax.jit(repeated(config, update.all_networks, ALL_METRICS), donate_argnums=(0, 1)),
         jax.jit(repeated(config, update.critics_only, CRITIC_METRICS), donate_argnums=(0, 1)),
+        jax.jit(phase_measures(config, layout, rules)),
     )
 
 

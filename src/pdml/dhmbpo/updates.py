@@ -5,7 +5,7 @@ gradient of that return through model and reward.
 """
 
 from dataclasses import replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from pdml.dhmbpo.rollouts import (
     NormalisedActor,
     StepRules,
     TrainingRollout,
+    actor_head,
     sample_noise,
     soft_return,
     training_rollout,
@@ -42,9 +43,10 @@ StackedCritics = Mlp
 
 @pytree
 class DoubleState:
-    """All of the agent that changes while it learns; each update phase starts new optimisers."""
+    """All of the agent that changes while it learns; each update phase starts new optimisers, unless they are kept."""
 
     actor: NormalisedActor
+    """The policy that acts."""
     critics: StackedCritics
     target_critics: StackedCritics
     log_alpha: Float[Array, ""]
@@ -52,6 +54,17 @@ class DoubleState:
     """Least and largest value, estimated from rewards."""
     bounded: Float[Array, ""]
     """1 once the bounds have been estimated."""
+    trained: Any = ()
+    """The actor's layers that updates move, where the acting ones are their average; else empty."""
+    collecting: Any = ()
+    """The policy that collected the last block, where the divergence from it is bounded; else empty."""
+    moments: Any = ()
+    """The optimisers, where they are kept from one update phase to the next; else empty."""
+
+    @property
+    def trained_actor(self) -> NormalisedActor:
+        """The actor that updates move."""
+        return replace(self.actor, layers=self.trained) if self.trained else self.actor
 
 
 class Optimisers(NamedTuple):
@@ -88,6 +101,8 @@ def update_bounds(state: DoubleState, rollout: TrainingRollout, config: Config) 
     soft_reward = rollout.reward - jnp.exp(state.log_alpha) * rollout.log_prob[:-1]
     quantiles = jnp.asarray([options.bound_quantile, 1.0 - options.bound_quantile], jnp.float32)
     seen = jnp.quantile(soft_reward, quantiles) / (1.0 - config.agent.gamma)
+    if options.zero_bounds:
+        seen = jnp.stack([jnp.minimum(seen[0], 0.0), jnp.maximum(seen[1], 0.0)])
     rate = jnp.where(state.bounded > 0.5, options.bound_rate, 1.0)
     return replace(state, bounds=state.bounds + rate * (seen - state.bounds), bounded=jnp.ones(()))
 
@@ -149,6 +164,75 @@ class CriticStep(Protocol):
         ...
 
 
+def optimiser(config: Config) -> optax.GradientTransformation:
+    """Build the optimiser of critics and temperature, and of an actor without a limit."""
+    return optax.adam(config.agent.learning_rate)
+
+
+def actor_optimiser(config: Config) -> optax.GradientTransformation:
+    """Build the optimiser of the actor."""
+    limit = config.double.actor_clip
+    return optax.chain(optax.clip_by_global_norm(limit), optimiser(config)) if limit else optimiser(config)
+
+
+def new_optimisers(config: Config, state: DoubleState) -> Optimisers:
+    """Return optimisers that have not seen a gradient."""
+    adam = optimiser(config)
+    actor = actor_optimiser(config).init(cast(Any, state.trained_actor.layers))
+    return Optimisers(actor, adam.init(cast(Any, state.critics)), adam.init(state.log_alpha))
+
+
+@runtime_checkable
+class ActorStep(Protocol):
+    """Moves the trained actor by one gradient step, and the acting one after it."""
+
+    def __call__(
+        self, state: DoubleState, opts: Optimisers, grads: Mlp, obs: Float[Array, "b obs"], /
+    ) -> tuple[DoubleState, Optimisers]:
+        """Return the agent and its optimisers after the step.
+
+        Args:
+            grads: Of the actor's loss.
+            obs: The states that training rollouts started from.
+        """
+        ...
+
+
+def guarded_actor_step(config: Config) -> ActorStep:
+    """Build the step of the actor.
+
+    Where the divergence from the collecting policy is bounded and beyond its bound, the step reduces the divergence
+    instead of the loss.
+    """
+    chain, double = actor_optimiser(config), config.double
+
+    def move_actor(
+        state: DoubleState, opts: Optimisers, grads: Mlp, obs: Float[Array, "b obs"], /
+    ) -> tuple[DoubleState, Optimisers]:
+        actor = state.trained_actor
+        if double.kl_bound:
+
+            def divergence(layers: Mlp) -> Float[Array, ""]:
+                return policy_divergence(state.collecting, replace(actor, layers=layers), obs)
+
+            found, back = jax.value_and_grad(divergence)(actor.layers)
+            grads = jax.tree.map(lambda ahead, back: jnp.where(found > double.kl_bound, back, ahead), grads, back)
+        layers, opt = descend(chain, grads, opts.actor, actor.layers)
+        acting = polyak(state.actor.layers, layers, double.actor_average) if state.trained else layers
+        trained = layers if state.trained else ()
+        return replace(state, actor=replace(state.actor, layers=acting), trained=trained), opts._replace(actor=opt)
+
+    return move_actor
+
+
+def policy_divergence(before: NormalisedActor, after: NormalisedActor, obs: Float[Array, "b obs"]) -> Float[Array, ""]:
+    r"""Return the mean $D_\mathrm{KL}(\pi_\mathrm{before} \| \pi_\mathrm{after})$; the tanh does not change it."""
+    (mean, log_std), (other_mean, other_log_std) = actor_head(before, obs), actor_head(after, obs)
+    ratio = jnp.exp(2.0 * (log_std - other_log_std))
+    gap = jnp.square(mean - other_mean) * jnp.exp(-2.0 * other_log_std)
+    return (0.5 * (ratio + gap - 1.0) + other_log_std - log_std).sum(axis=1).mean()
+
+
 def make_critic_step(config: Config, adam: optax.GradientTransformation) -> CriticStep:
     """Build the step of all critics towards the target of a random few of the target critics."""
     options = config.agent
@@ -182,16 +266,16 @@ def make_critic_step(config: Config, adam: optax.GradientTransformation) -> Crit
 
 def updates(config: Config, layout: Layout, rules: StepRules) -> Updates:
     """Build the updates."""
-    options, steps = config.agent, config.double.near
-    adam = optax.adam(options.learning_rate)
-    move_critics = make_critic_step(config, adam)
+    options, double = config.agent, config.double
+    move_critics = make_critic_step(config, optimiser(config))
+    move_actor = guarded_actor_step(config)
 
     def all_networks(
         state: DoubleState, opts: Optimisers, model: StandardisedModel, obs: Float[Array, "b obs"], key: PRNGKeyArray, /
     ) -> tuple[DoubleState, Optimisers, DeviceMetrics]:
         # rollout
         noise_key, critic_key = jax.random.split(key)
-        actor, noise = state.actor, sample_noise(config, layout, steps + 1, noise_key)
+        actor, noise = state.trained_actor, sample_noise(config, layout, double.near + 1, noise_key)
 
         def roll_out(layers: Mlp) -> TrainingRollout:  # the rest is frozen: no work goes into its gradients
             return training_rollout(replace(actor, layers=layers), model, rules, obs, noise)
@@ -207,24 +291,23 @@ def updates(config: Config, layout: Layout, rules: StepRules) -> Updates:
         # actor
         loss, slopes = jax.value_and_grad(lambda rollout: actor_loss(state, rollout, options.gamma))(rollout)
         (grads,) = pull_back(slopes)
-        layers, actor_opt = descend(adam, grads, opts.actor, actor.layers)
+        state, opts = move_actor(state, opts, grads, obs)
 
         # temperature
         entropy, log_alpha, alpha_opt = -rollout.log_prob[0].mean(), state.log_alpha, opts.alpha
         if options.temperature is None:  # gradient of alpha (entropy - target entropy) by log(alpha)
             slope = jnp.exp(log_alpha) * (entropy - options.target_entropy)
-            log_alpha, alpha_opt = descend(adam, slope, alpha_opt, log_alpha)
+            log_alpha, alpha_opt = descend(optimiser(config), slope, alpha_opt, log_alpha)
 
-        state = replace(state, actor=replace(actor, layers=layers), log_alpha=log_alpha)
         metrics |= {"agent/actor_loss": loss, "agent/entropy": entropy, "agent/temperature": jnp.exp(log_alpha)}
-        return state, Optimisers(actor_opt, opts.critics, alpha_opt), metrics
+        return replace(state, log_alpha=log_alpha), opts._replace(alpha=alpha_opt), metrics
 
     def critics_only(
         state: DoubleState, opts: Optimisers, model: StandardisedModel, obs: Float[Array, "b obs"], key: PRNGKeyArray, /
     ) -> tuple[DoubleState, Optimisers, DeviceMetrics]:
         noise_key, critic_key = jax.random.split(key)
-        noise = sample_noise(config, layout, steps + 1, noise_key)
-        rollout = training_rollout(state.actor, model, rules, obs, noise)
+        noise = sample_noise(config, layout, (double.critic_near or double.near) + 1, noise_key)
+        rollout = training_rollout(state.trained_actor, model, rules, obs, noise)
         return move_critics(update_bounds(state, rollout, config), opts, rollout, obs, critic_key)
 
     return Updates(all_networks, critics_only)

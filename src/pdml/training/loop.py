@@ -23,6 +23,7 @@ from pdml.data.model_buffer import branch_length, branch_sizes
 from pdml.data.replay import RealRows
 from pdml.data.sampling import Sampler
 from pdml.envs.episode import Episode, Step, advance_episode, begin_episode, follow_step
+from pdml.training.exploration import pink_noise
 from pdml.training.recipe import Parts
 from pdml.training.state import BlockLog, TrainState
 from pdml.weighting.base import Context, Weights, by_block
@@ -258,6 +259,9 @@ def act(state: TrainState, training: Training) -> Action:
         if training.schedule.in_warmup(state.step):
             rng = generator(seed, Purpose.WARMUP, state.step)
             return rng.uniform(-1.0, 1.0, state.replay.layout.action_size).astype(np.float32)
+        if training.config.agent.exploration == "pink":
+            noise = pink_noise(seed, state.episode, state.replay.layout.action_size)
+            return np.array(training.parts.act_by_noise(state.agent.actor, state.episode.obs, noise))
         action_key = key(seed, Purpose.ACT, state.step)
         return np.array(training.parts.act(state.agent.actor, state.episode.obs, action_key))
 

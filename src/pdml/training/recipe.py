@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pdml.agents.base import AgentParts, DeviceMetrics
 from pdml.config.schema import Config
+from pdml.core.nets import squash
 from pdml.core.transition import Layout
 from pdml.core.types import TerminationProbability
 from pdml.data.minibatches import MinibatchSampler
@@ -56,6 +57,19 @@ class Act(Protocol):
 
 
 @runtime_checkable
+class ActByNoise(Protocol):
+    """Chooses the action of one observation that belongs to given noise."""
+
+    def __call__(self, actor: Any, obs: Any, noise: Any, /) -> Float[Array, " a"]:
+        """Return the action, in [-1, 1].
+
+        Args:
+            noise: Standard normal, one number per entry of the action.
+        """
+        ...
+
+
+@runtime_checkable
 class ImproveOnRows(Protocol):
     """Completes minibatches of real transitions with imagined ones, and updates the agent on each."""
 
@@ -77,6 +91,7 @@ class Parts(NamedTuple):
 
     recipe: Recipe
     act: Act
+    act_by_noise: ActByNoise
     improve: ImproveOnRows
     rollouts: BranchedRollouts | None
     resize: Callable[[ModelBuffer, Any], ModelBuffer]
@@ -101,6 +116,9 @@ def compiled(config: Config, layout: Layout, recipe: Recipe) -> Parts:
     def act(actor: Any, obs: Float[Array, " obs"], key: PRNGKeyArray, /) -> Float[Array, " a"]:
         return recipe.agent.sample(actor, obs[None], key)[0]
 
+    def act_by_noise(actor: Any, obs: Float[Array, " obs"], noise: Float[Array, " a"], /) -> Float[Array, " a"]:
+        return squash(*recipe.agent.head(actor, obs[None]), noise[None])[0][0]
+
     def improve(
         agent: Any,
         buffer: ModelBuffer | None,
@@ -122,6 +140,7 @@ def compiled(config: Config, layout: Layout, recipe: Recipe) -> Parts:
     return Parts(
         recipe=recipe,
         act=jax.jit(act),
+        act_by_noise=jax.jit(act_by_noise),
         improve=jax.jit(improve, donate_argnums=0),
         rollouts=None if rollouts is None else jax.jit(rollouts, donate_argnums=2),
         resize=jax.jit(resize, donate_argnums=0),
