@@ -1,0 +1,73 @@
+"""A policy in other formats gives the same actions."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pdml.core.errors import UserError
+from pdml.runs.export import export_policy
+from pdml.runs.policy import Policy
+
+LOW, HIGH = np.array([-1.0, -0.4], np.float32), np.array([1.0, 2.0], np.float32)
+
+
+def policy(smooth):
+    rng = np.random.default_rng(1)
+    sizes = (5, 64, 64, 4)
+    layers = tuple(
+        ((rng.normal(size=(n, m)) / n**0.5).astype(np.float32), 0.1 * rng.normal(size=m).astype(np.float32))
+        for n, m in pairwise(sizes)
+    )
+    normaliser = (np.linspace(-1, 1, 5, dtype=np.float32), np.linspace(0.5, 2, 5, dtype=np.float32)) if smooth else None
+    return Policy(layers, LOW, HIGH, 3000, normaliser)
+
+
+def observations(count=1000):
+    return np.random.default_rng(0).normal(size=(count, 5)).astype(np.float32)
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+def test_onnx_gives_the_same_actions(tmp_path, smooth):
+    runtime = pytest.importorskip("onnxruntime")
+    made = policy(smooth)
+    export_policy(made, tmp_path / "policy.onnx", "onnx")
+    session = runtime.InferenceSession(str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"])
+    (given,), (taken,) = session.get_inputs(), session.get_outputs()
+    assert (given.name, given.shape, given.type) == ("obs", ["batch", 5], "tensor(float)")
+    assert (taken.name, taken.shape) == ("action", ["batch", 2])
+    assert session.get_modelmeta().custom_metadata_map == {"step": "3000"}
+    (found,) = session.run(None, {"obs": observations()})
+    np.testing.assert_allclose(found, made(observations()), atol=1e-6)
+    assert (found >= LOW).all()
+    assert (found <= HIGH).all()
+    (one,) = session.run(None, {"obs": observations(1)})
+    np.testing.assert_allclose(one, made(observations(1)), atol=1e-6)
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+def test_npz_holds_all_that_the_recipe_of_the_docs_needs(tmp_path, smooth):
+    made = policy(smooth)
+    export_policy(made, tmp_path / "policy.npz", "npz")
+    p = np.load(tmp_path / "policy.npz")
+    x = observations()
+    if "mean" in p:
+        x = (x - p["mean"]) / p["scale"]
+    for i in range(3):
+        if i:
+            x = x / (1 + np.exp(-x)) if "mean" in p else np.maximum(x, 0)
+        x = x @ p[f"w{i}"] + p[f"b{i}"]
+    action = p["low"] + (np.tanh(x) + 1) * (p["high"] - p["low"]) / 2
+    np.testing.assert_allclose(action, made(observations()), atol=2e-6)
+    assert int(p["step"]) == 3000
+
+
+@pytest.mark.parametrize("to", ["onnx", "npz"])
+def test_a_path_that_cannot_be_written_is_named(tmp_path, to):
+    if to == "onnx":
+        pytest.importorskip("onnx")
+    with pytest.raises(UserError, match="cannot be written: it is a directory"):
+        export_policy(policy(False), tmp_path, to)
+    with pytest.raises(UserError, match="cannot be written: No such file or directory"):
+        export_policy(policy(False), Path(tmp_path) / "absent" / "policy", to)
