@@ -378,8 +378,8 @@ def _copy_tables(source: Path, lease: Lease) -> None:
 
 
 def _call(callback: Callback, agent: Agent, record: StepRecord) -> bool:
-    """Call a callback after a step; return whether to continue."""
-    answers = [callback.on_step(agent)]
+    """Call a callback after a step or at the end; return whether to continue."""
+    answers = [callback.on_step(agent)] if record.stepped else []
     if record.evaluation:
         answers.append(callback.on_evaluation(agent, evaluation_of(agent.steps, record.evaluation)))
     if record.block is not None:

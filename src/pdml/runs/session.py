@@ -173,7 +173,7 @@ class Session:
         return self._recorder
 
     def recorder(self) -> Recorder:
-        """Return the recorder, ready for more steps; a row of an unfinished block is removed first."""
+        """Return the recorder, ready for more steps; rows of the end are removed first."""
         if self._recorder is None or self._recorder.short:
             return self.prepare(self.live.steps)
         return self._recorder
@@ -184,7 +184,8 @@ class Session:
         """Continue to a number of real steps in all.
 
         Args:
-            after: Called after every step with what was recorded; false ends learning.
+            after: Called after every step with what was recorded, and after an evaluation at the end; false ends
+                learning.
         """
         live = self.live
         assert live.env is not None
@@ -199,7 +200,9 @@ class Session:
                 train(live.state, live.env, live.training, steps, after_step)
             except _EnoughError:
                 recorder.save(live.state)
-            recorder.finish(live.state)
+            last = recorder.finish(live.state)
+            if last.evaluation:
+                after(last)
             if live.state.step == steps:
                 self.lease.write_text("DONE", f"{steps}\n")
 
@@ -208,7 +211,7 @@ class Session:
         (self._recorder or self.prepare(self.live.steps)).save(self.live.state)
 
     def lengths(self) -> dict[str, int]:
-        """Return how long the append-only files are, or were before the row of an unfinished block."""
+        """Return how long the append-only files are, or were before the rows of the end."""
         if self._recorder is not None and self._recorder.short:
             return self._recorder.lengths
         return directory.offsets(self.path)
