@@ -19,6 +19,7 @@ from pdml.envs.episode import Step
 from pdml.envs.evaluation import EpisodeResult, Evaluator
 from pdml.envs.spaces import Spaces
 from pdml.runs import checkpoint, directory
+from pdml.runs.best_policy import best_of, write_best
 from pdml.runs.lease import Lease
 from pdml.runs.ledger import Ledger
 from pdml.runs.policy import Policy
@@ -150,6 +151,8 @@ class Recorder:
         ledger.recent = []
         if results:
             ledger.evaluated = float(np.mean([result.total for result in results]))
+            if np.isfinite(ledger.evaluated):
+                self._keep_best(state, ledger)
         rows = [
             {"step": state.step, "episode": i, "return": result.total, "length": result.length}
             for i, result in enumerate(results)
@@ -157,6 +160,16 @@ class Recorder:
         if rows:
             self._evaluations.add(*rows)
         return results
+
+    def _keep_best(self, state: TrainState, ledger: Ledger) -> None:
+        """Keep the policy that was just evaluated if it is the best so far."""
+        ledger.returns = (*ledger.returns, ledger.evaluated)[-self._settings.run.best_over :]
+        best = best_of(ledger.best, ledger.returns, lambda: policy_of(state, self._spec.spaces))
+        if best is not ledger.best:
+            with self._training.clock("save"):
+                require_finite(state)
+                write_best(best, self._lease)
+            ledger.best = best
 
     def _write(self, state: TrainState, ledger: Ledger) -> dict[str, Any]:
         """Write the row of a block, which is unfinished only at the end of a run."""

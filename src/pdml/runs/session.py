@@ -23,6 +23,7 @@ from pdml.envs import watchdog
 from pdml.envs.env_spec import EnvSpec, spec_of
 from pdml.envs.episode import Episode, Step, begin_episode
 from pdml.runs import checkpoint, directory, resources
+from pdml.runs.best_policy import write_best
 from pdml.runs.lease import Lease
 from pdml.runs.ledger import Ledger
 from pdml.runs.progress import Watcher
@@ -127,7 +128,7 @@ class Session:
 
     @classmethod
     def resume(cls, path: Path, load: Callable[[], LiveRun], threads: int, command: str, say: Say) -> "Session":
-        """Resume a run: take its lease, load it, and truncate its files to the checkpoint.
+        """Resume a run: take its lease, load it, and make its files what they were at the checkpoint.
 
         Args:
             load: Loads the run, or returns one that was loaded before.
@@ -143,6 +144,7 @@ class Session:
                     say(line)
                 directory.renew_files(lease)
                 directory.truncate_files(lease, (live.files or {}).get("lengths", {}), live.state.step)
+                write_best(live.ledger.best, lease)
                 checkpoint.delete_old_checkpoints(lease)
         except BaseException:
             lease.free()
@@ -167,6 +169,7 @@ class Session:
             self._recorder = Recorder(self.lease, settings, live.training, live.spec, live.ledger, live.state.step)
         elif self._recorder.short:
             directory.truncate_files(self.lease, self._recorder.lengths, live.state.step)
+            write_best(live.ledger.best, self.lease)
         self._recorder.begin(steps, watcher)
         if not checkpoint.saved_checkpoints(self.path):  # from now on there is always one to return to
             self._recorder.save(live.state)
