@@ -1,6 +1,5 @@
 """`pdml.Agent`: the same runs as `pdml train`, from Python, with any environment."""
 
-import shutil
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager
@@ -21,6 +20,7 @@ from pdml.config.validate import OBJECT, check, refuse_foreign
 from pdml.core import signals
 from pdml.core.batching import as_batch, padded
 from pdml.core.errors import LostRunError, UserError
+from pdml.core.pytree import unflatten
 from pdml.core.rng import Purpose, key
 from pdml.envs.env_spec import EnvSpec, spec_of
 from pdml.envs.evaluation import Evaluator
@@ -28,9 +28,9 @@ from pdml.envs.from_python import Env, absent_spec, name_and_task, packed, requi
 from pdml.envs.gym import make_plain
 from pdml.envs.spaces import spaces_from
 from pdml.runs import directory
+from pdml.runs.best_policy import write_best
 from pdml.runs.device import available_threads
-from pdml.runs.lease import Lease
-from pdml.runs.policy import Policy
+from pdml.runs.policy import FILES, Policy
 from pdml.runs.progress import Watcher
 from pdml.runs.recorder import StepRecord, policy_of, write_state
 from pdml.runs.session import LiveRun, Session, failures_noted
@@ -271,24 +271,40 @@ class Agent:
         return policy_of(self._live.state, self._live.spec.spaces)
 
     @property
+    def best_policy(self) -> Policy:
+        """The best policy of the run so far, by the mean of its last `best_over` evaluations; learning ignores it."""
+        if self.path is None:
+            raise UserError("best_policy: the agent has no run directory yet; learn first")
+        return Policy.load(self.path, "best")
+
+    @property
     def model(self) -> Model:
         """The learned model."""
         if self._live.state.model is None:
             raise UserError(f"model: method '{self.config.method}' has none")
         return Model(self._live)
 
-    def evaluate(self, episodes: int = 10) -> Evaluation:
-        """Run the deterministic policy for some episodes in separate environments; learning is not disturbed."""
+    def evaluate(self, episodes: int = 10, policy: str = "last") -> Evaluation:
+        """Run the deterministic policy for some episodes in separate environments; learning is not disturbed.
+
+        Args:
+            policy: "last": as it is now; "best": `best_policy`.
+        """
         if isinstance(episodes, bool) or not isinstance(episodes, int | np.integer) or episodes < 1:
             raise UserError(f"episodes = {episodes!r}: must be a whole number, at least 1")
-        make_env, actor = self._live.spec.make_eval, self._live.state.agent.actor
+        if policy not in FILES:
+            raise UserError(f"policy = {policy!r}: allowed: {', '.join(FILES)}")
+        make_env, actor, step = self._live.spec.make_eval, self._live.state.agent.actor, self.steps
         if make_env is None:
             raise UserError("evaluate: needs an environment of its own; give eval_env=, or an id or a factory as env")
+        if policy == "best":
+            best = self.best_policy
+            actor, step = unflatten(actor, best.arrays(), "actor"), best.step
         with closing(Evaluator(make_env, int(episodes), self._live.spec.borrowed)) as evaluator:
             results = evaluator(
-                lambda obs, time: np.asarray(self._mode(actor, obs)), self.config.seed, self.steps, int(episodes)
+                lambda obs, time: np.asarray(self._mode(actor, obs)), self.config.seed, step, int(episodes)
             )
-        return evaluation_of(self.steps, results)
+        return evaluation_of(step, results)
 
     def save(self, path: str | Path | None = None) -> Path:
         """Save all of it: in its run directory, or in a new one, from which `load` and `pdml resume` continue."""
@@ -304,12 +320,13 @@ class Agent:
         lease = directory.create(path, live.settings, available_threads(), _command(), live.spec.recorded())
         try:
             if live.path is not None:
-                _copy_tables(live.path, lease)
+                directory.copy_files(live.path, lease)
             lengths = live.files["lengths"] if live.files is not None else {}
             if self._session is not None:
                 lengths = self._session.lengths()
             directory.truncate_files(lease, lengths, self.steps)
             clock, spaces = live.training.clock, live.spec.spaces
+            write_best(live.ledger.best, lease)
             write_state(live.state, live.ledger, live.settings, spaces, clock, lengths, lease)
         finally:
             lease.free()
@@ -369,17 +386,9 @@ def _spec_of_run(
     return spec
 
 
-def _copy_tables(source: Path, lease: Lease) -> None:
-    """Copy what a run has written beside its checkpoints."""
-    for name in (*directory.TABLES, "blocks", "archive"):
-        if (source / name).exists():
-            with lease.replaced(lease.run / name) as partial:
-                (shutil.copytree if (source / name).is_dir() else shutil.copyfile)(source / name, partial)
-
-
 def _call(callback: Callback, agent: Agent, record: StepRecord) -> bool:
-    """Call a callback after a step; return whether to continue."""
-    answers = [callback.on_step(agent)]
+    """Call a callback after a step or at the end; return whether to continue."""
+    answers = [callback.on_step(agent)] if record.stepped else []
     if record.evaluation:
         answers.append(callback.on_evaluation(agent, evaluation_of(agent.steps, record.evaluation)))
     if record.block is not None:

@@ -49,7 +49,7 @@ class Callback:
         """Called at the end of a block, with its row of progress.csv."""
 
     def on_evaluation(self, agent: "Agent", evaluation: Evaluation) -> bool | None:
-        """Called after an evaluation."""
+        """Called after an evaluation: every `eval_every` steps, and at the end of `learn`."""
 
 
 class Prediction(NamedTuple):

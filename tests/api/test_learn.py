@@ -64,7 +64,7 @@ def test_callbacks_are_called_for_steps_blocks_and_evaluations_and_may_stop(unbr
     agent = new_agent(tmp_path / "run").learn(125, heard, progress_bar=False)
     assert heard.steps == list(range(1, 126))
     assert heard.blocks == [80, 100, 120]
-    assert heard.evaluations == [(80, 2), (120, 2)]
+    assert heard.evaluations == [(80, 2), (120, 2), (125, 2)]  # the last is that of the end
     agent.learn(100, Counting(stop_at=133), progress_bar=False)
     assert agent.steps == 133
     assert not (tmp_path / "run" / "DONE").exists()
@@ -118,7 +118,7 @@ def test_an_environment_is_evaluated_in_the_one_that_was_given_for_it(tmp_path):
     env, other = Point(), Point()
     agent = learned(tmp_path / "run", 85, env=env, eval_env=other, eval_episodes=3)
     rows = np.genfromtxt(tmp_path / "run" / "evaluations.csv", delimiter=",", names=True)
-    assert rows["step"].tolist() == [80, 80, 80]
+    assert rows["step"].tolist() == [80, 80, 80, 85, 85, 85]
     taken = len(env.actions)
     assert taken == 85
     assert len(agent.evaluate(2).returns) == 2

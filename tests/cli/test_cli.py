@@ -51,7 +51,7 @@ def repeated(tmp_path_factory):
 def test_a_run_leaves_a_complete_directory(finished):
     names = {p.name for p in finished.iterdir()}
     assert names >= {"config.json", "metadata.json", "progress.csv", "evaluations.csv", "timing.csv", "DONE"}
-    assert names >= {"policy.safetensors", "checkpoints", "archive"}
+    assert names >= {"policy.safetensors", "best_policy.safetensors", "checkpoints", "archive"}
     assert any(name.startswith("events.out.tfevents") for name in names)
     assert "error.txt" not in names
     metadata = json.loads((finished / "metadata.json").read_text())
@@ -131,6 +131,8 @@ def test_without_evaluation_episodes_training_episodes_are_reported(tmp_path):
     evaluations = rows(tmp_path / "run" / "evaluations.csv")
     assert 0 < sum(int(r["length"]) for r in evaluations) < 110  # of the 100 learning steps, not of the 60 random ones
     assert {r["step"] for r in evaluations} <= {"80", "120", "160"}
+    note = read_arrays(tmp_path / "run" / "best_policy.safetensors")[1]  # by the same episodes
+    assert note["return"] == np.mean([float(r["return"]) for r in evaluations if int(r["step"]) == note["step"]])
 
 
 def test_eval_prints_every_episode_and_repeats_itself(finished, capsys):
@@ -142,6 +144,23 @@ def test_eval_prints_every_episode_and_repeats_itself(finished, capsys):
     assert capsys.readouterr().out == first
     assert main(["eval", str(finished), "--episodes", "3", "--stochastic"]) == 0
     assert capsys.readouterr().out != first
+
+
+def test_eval_of_the_best_policy_repeats_the_evaluation_that_made_it_the_best(finished, capsys):
+    note = read_arrays(finished / "best_policy.safetensors")[1]
+    table = [r for r in rows(finished / "evaluations.csv") if int(r["step"]) == note["step"]]
+    assert note["return"] == pytest.approx(np.mean([float(r["return"]) for r in table]))
+    assert main(["eval", str(finished), "--episodes", "2", "--policy", "best"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        f"episode {i}  return {float(r['return']):.1f}  length {r['length']}" for i, r in enumerate(table)
+    ]
+    assert lines[2].startswith(f"best policy, of step {note['step']}: mean return {note['return']:.1f}, ")
+    assert main(["eval", str(finished), "--episodes", "2", "--policy", "last"]) == 0
+    last = capsys.readouterr().out
+    assert main(["eval", str(finished), "--episodes", "2"]) == 0
+    assert capsys.readouterr().out == last
+    assert "policy of step 160" in last
 
 
 def test_a_run_says_what_it_needs_and_without_a_terminal_prints_a_line_per_evaluation(repeated):

@@ -81,7 +81,7 @@ def test_a_run_has_learned_from_its_last_block_and_reports_the_warm_up(tmp_path)
     assert float(rows[0]["agent/value"]) != float(rows[1]["agent/value"])
     assert rows[1]["agent/value"] == rows[2]["agent/value"]  # nothing is learned from a block that has not ended
     with (tmp_path / "evaluations.csv").open() as file:
-        assert sorted({int(row["step"]) for row in csv.DictReader(file)}) == [60, 80]
+        assert sorted({int(row["step"]) for row in csv.DictReader(file)}) == [60, 80, 90]
     assert len(state.buffer.rows) == state_buffer_rows(settings.learning)
     assert sorted(path.name for path in (tmp_path / "blocks").iterdir()) == [
         "step_00000060.safetensors",

@@ -6,6 +6,7 @@ import re
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from browser import chromium, open_page
 from fake_runs import write_run, write_seeds
@@ -16,6 +17,9 @@ from pdml.reporting.curves import learning_curves
 from pdml.reporting.read import read_all
 from pdml.reporting.report import page, write
 from pdml.reporting.sections import MOST_PICTURES, Picture
+from pdml.runs.best_policy import BestPolicy
+from pdml.runs.policy import Policy
+from pdml.runs.tensor_file import write_arrays
 
 needs_chromium = pytest.mark.skipif(chromium() is None, reason="no Chromium on this machine (apt-get install chromium)")
 
@@ -47,6 +51,22 @@ def written(path):
 
 def data(text):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
+
+
+def test_the_table_of_runs_has_the_return_of_the_best_policy_and_of_the_last(tmp_path):
+    kept, older, damaged = (write_run(tmp_path / name, "sac", seed=i) for i, name in enumerate(("a", "b", "c")))
+    policy = Policy(((np.zeros((2, 2), np.float32), np.zeros(2, np.float32)),), np.array([-1.0]), np.array([1.0]), 7000)
+    note = BestPolicy(policy, 1500.0, 1250.5, 2).note()
+    write_arrays(kept / "best_policy.safetensors", policy.arrays(), note)
+    (damaged / "best_policy.safetensors").write_bytes(b"garbage")
+    text, problems = written(tmp_path)
+    assert problems == [f"{damaged / 'best_policy.safetensors'}: is damaged and was left out"]
+    rows = [row for row in re.findall(r"<tr>(.*?)</tr>", text) if str(tmp_path) in row]
+    cells = [re.findall(r"<td>(.*?)</td>", row) for row in rows]
+    assert [row[4] for row in cells] == ["2,000 at 9,000"] * 3
+    assert [row[5] for row in cells] == ["1,500 at 7,000 (mean of 2: 1,250)", "–", "–"]
+    assert "<th>return of the last policy</th><th>return of the best policy</th>" in text
+    assert older.name in rows[1]
 
 
 def test_the_page_has_the_numbers_of_the_tables(runs, report):

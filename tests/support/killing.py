@@ -17,10 +17,15 @@ from pathlib import Path
 PLACES = {
     "row": "half of a row of progress.csv is written",
     "policy": "half of the policy is written",
+    "best": "half of the best policy is written",
     "partial": "half of a checkpoint is written",
     "unnamed": "a checkpoint is written but does not have its name",
     "named": "a checkpoint has its name, older ones are still there",
 }
+
+
+POLICIES = {"policy": "policy", "best": "best_policy"}
+"""How the files of two of them begin."""
 
 
 def strike(number, point):
@@ -72,7 +77,7 @@ def at_place(number, place, count):
 
     def saving(content, path, metadata):
         save_file(content, path, metadata)
-        if is_due(place == "policy" and path.name.startswith("policy")):
+        if is_due(place in POLICIES and path.name.startswith(POLICIES[place])):
             halved(path, 0)
         elif is_due(place in ("partial", "unnamed") and path.name.startswith("checkpoints")):
             halved(path, 0 if place == "partial" else path.stat().st_size)

@@ -37,7 +37,7 @@ def written(path: Path, steps: int, value: float, every: int = 1000) -> None:
     with (path / "evaluations.csv").open("w", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(["step", "episode", "return", "length"])
-        for step in range(every, steps + 1, every):
+        for step in sorted({*range(every, steps, every), steps}):
             rows.writerows([step, episode, value * step / 1000, 10] for episode in range(10))
 
 
@@ -132,7 +132,11 @@ def with_arms(*arms):
         (STUDY._replace(envs=("Hopper-v5", "Ant-v5")), [RATE], "has 2 environments; choose one with --envs"),
         (with_arms(Arm("mbpo", {}), Arm("sac", {})), [RATE], "has mbpo, sac; choose one with --methods"),
         (with_arms(Arm("mbpo", {"batch_size": (16, 32)})), [RATE], "batch_size has 2 values; choose one with --set"),
-        (STUDY._replace(steps=900), [RATE], "no evaluation between the warm-up of 500 steps and the end"),
+        (
+            with_arms(Arm("mbpo", {"eval_episodes": (0,)}))._replace(steps=900),
+            [RATE],
+            "no evaluation between the warm-up of 500 steps and the end",
+        ),
     ],
 )
 def test_what_cannot_be_tuned_is_said_before_anything_is_written(study, fields, said, tmp_path):
@@ -146,6 +150,7 @@ def test_trials_are_compared_at_a_ninth_and_a_third_of_the_steps_where_there_are
     assert new_tuning(STUDY, [RATE], tmp_path).rungs == (2000, 4000, 9500)
     assert new_tuning(STUDY._replace(steps=3000), [RATE], tmp_path).rungs == (1000, 2000, 3000)
     assert new_tuning(STUDY._replace(steps=1000), [RATE], tmp_path).rungs == (1000,)
+    assert new_tuning(STUDY._replace(steps=900), [RATE], tmp_path).rungs == (900,)  # the last step is evaluated too
 
 
 def test_a_trial_is_a_run_per_seed_where_a_sweep_would_have_it(tmp_path):

@@ -10,6 +10,7 @@ from typing import Any
 from pdml.config.parse import number, whole
 from pdml.core.errors import UserError, nearest
 from pdml.reporting.style import ENDINGS, FIGURES
+from pdml.runs.policy import FILES, policy_file
 
 WATCH_SECONDS = 10
 """Between two pages of `pdml report --watch`."""
@@ -26,11 +27,12 @@ def add_commands(commands: Any) -> None:
 
 
 def _eval_parser(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Evaluate the last policy of a run in fresh environments."
+    parser.description = "Evaluate the last policy of a run, or its best one, in fresh environments."
     parser.add_argument("path", metavar="RUN", type=Path, help="directory of the run")
     parser.add_argument("--episodes", metavar="N", default="10", help="episodes (default: 10)")
     parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the mode")
     parser.add_argument("--seed", metavar="S", help="seed of the initial states (default: the run's)")
+    parser.add_argument("--policy", choices=tuple(FILES), default="last", help="which policy (default: last)")
     parser.set_defaults(run=_eval)
 
 
@@ -45,13 +47,14 @@ def _eval(options: argparse.Namespace) -> int:
 
     from pdml.runs.saved_policy import evaluate_run
 
-    step, results = evaluate_run(options.path, episodes, options.stochastic, seed)
+    step, results = evaluate_run(options.path, episodes, options.stochastic, seed, options.policy)
     totals = [result.total for result in results]
     mean = sum(totals) / len(totals)
     spread = (sum((total - mean) ** 2 for total in totals) / max(len(totals) - 1, 1)) ** 0.5
     for i, result in enumerate(results):
         print(f"episode {i}  return {result.total:.1f}  length {result.length}")
-    print(f"policy of step {step}: mean return {mean:.1f}, standard deviation {spread:.1f}, {len(totals)} episodes")
+    which = "best policy, of step" if options.policy == "best" else "policy of step"
+    print(f"{which} {step}: mean return {mean:.1f}, standard deviation {spread:.1f}, {len(totals)} episodes")
     return 0
 
 
@@ -204,10 +207,11 @@ def _name(problems: Iterable[str]) -> int:
 
 
 def _video_parser(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Record episodes of a run's last policy as mp4."
+    parser.description = "Record episodes of a run's last policy, or of its best one, as mp4."
     parser.add_argument("path", metavar="RUN", type=Path, help="directory of the run")
     parser.add_argument("--episodes", metavar="N", default="1", help="episodes (default: 1)")
     parser.add_argument("--seed", metavar="S", help="seed of the starting states (default: the run's)")
+    parser.add_argument("--policy", choices=tuple(FILES), default="last", help="which policy (default: last)")
     parser.add_argument("--out", metavar="DIR", type=Path, help="where to (default: videos in the run)")
     parser.set_defaults(run=_video)
 
@@ -219,9 +223,9 @@ def _video(options: argparse.Namespace) -> int:
 
     episodes = whole("episodes", options.episodes)
     seed = None if options.seed is None else whole("seed", options.seed, least=0)
-    require_run(options.path)
+    policy_file(require_run(options.path), options.policy)
     prepare()
-    for path in record(options.path, episodes, options.out or options.path / "videos", seed):
+    for path in record(options.path, episodes, options.out or options.path / "videos", seed, options.policy):
         print(path)
     return 0
 

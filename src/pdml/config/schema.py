@@ -238,8 +238,11 @@ class RunConfig:
     """How far a run goes, and what is recorded on the way; none of it changes what is learned."""
 
     steps: int = option(4000, "real steps in all, warm-up included", "[1, inf)")
-    eval_every: int = option(1000, "real steps between evaluations", "[1, inf)")
+    eval_every: int = option(1000, "real steps between evaluations; the last step is evaluated too", "[1, inf)")
     eval_episodes: int = option(10, "episodes per evaluation; 0 reports the training episodes instead", "[0, inf)")
+    best_over: int = option(
+        3, "evaluations by whose mean a policy is judged to be the best so far, for best_policy.safetensors", "[1, inf)"
+    )
     checkpoint_every: int = option(1000, "real steps between checkpoints; the last two are kept", "[1, inf)")
     archive_at: tuple[int, ...] = option(
         (), "steps at which agent, model and replay buffer are archived, e.g. 20000,40000", "[1, inf)"

@@ -3,11 +3,13 @@
 A run is read from its directory alone: its environment is neither made nor imported, so it need not be installed.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from pdml.config.defaults import defaults
 from pdml.config.fields import different, get
@@ -55,6 +57,19 @@ class Run(NamedTuple):
     """What could not be read."""
 
 
+class KeptBest(NamedTuple):
+    """By what the best policy of a run was judged."""
+
+    step: int
+    """Real steps that it has learned from."""
+    own: float
+    """Mean return of its own evaluation."""
+    mean: float
+    """Mean return of the last evaluations up to its own."""
+    over: int
+    """How many these are."""
+
+
 def find(paths: Iterable[Path]) -> list[Path]:
     """Return every run at or below the given directories."""
     found: dict[Path, Path] = {}
@@ -94,6 +109,24 @@ def _whole_evaluations(table: Columns, path: Path, problems: list[str]) -> Colum
     problems.append(f"{path / 'evaluations.csv'}: step {steps[-1]:.0f} lacks episodes and was left out")
     kept = table["step"] < steps[-1]
     return {column: values[kept] for column, values in table.items()}
+
+
+def kept_best(run: Run, problems: list[str]) -> KeptBest | None:
+    """Return by what a run's best policy was judged; None where there is none.
+
+    Args:
+        problems: Collects what could not be read.
+    """
+    path = run.path / "best_policy.safetensors"
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="numpy") as file:
+            note = json.loads((file.metadata() or {})["json"])
+        return KeptBest(int(note["step"]), float(note["return"]), float(note["mean_return"]), int(note["evaluations"]))
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        problems.append(f"{path}: is damaged and was left out")
+        return None
 
 
 def read_all(paths: Iterable[Path], problems: list[str] | None = None) -> list[Run]:

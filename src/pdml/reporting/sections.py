@@ -14,7 +14,7 @@ from pdml.core.stopwatch import PHASES
 from pdml.reporting import model_errors, published, summary
 from pdml.reporting.blocks import block_files, weight_history
 from pdml.reporting.curves import last_step_shown, learning_curves
-from pdml.reporting.read import Row, Run, differences, groups, name
+from pdml.reporting.read import KeptBest, Row, Run, differences, groups, kept_best, name, returns
 from pdml.reporting.style import STEPS_TEXT
 
 HEAT_BYTES = 4_000_000
@@ -301,6 +301,7 @@ def differences_table(runs: Sequence[Run]) -> Section:
 def runs_table(runs: Sequence[Run]) -> Section:
     """Return the table of runs, open if one of them is not done."""
     rows = []
+    problems: list[str] = []
     for run in runs:
         reached = max(
             (int(t["step"][-1]) for t in (run.progress, run.evaluations) if len(t.get("step", ()))), default=0
@@ -311,9 +312,25 @@ def runs_table(runs: Sequence[Run]) -> Section:
                 str(run.config.seed),
                 badge(run.status, run.status) + (f" {escape(run.message)}" if run.message else ""),
                 f"{reached:,} of {run.options.steps:,}",
+                _last_evaluation(run),
+                _best_evaluation(kept_best(run, problems)),
                 f"<code>{escape(run.path.as_posix())}</code>",
             )
         )
     opened = " open" if any(run.status != "done" for run in runs) else ""
-    table = _table("Steps include the warm-up here", ("method", "seed", "status", "steps", "directory"), rows)
-    return Section(f"<details{opened}><summary>Runs</summary>{table}</details>")
+    head = ("method", "seed", "status", "steps", "return of the last policy", "return of the best policy", "directory")
+    table = _table("Steps include the warm-up here", head, rows)
+    return Section(f"<details{opened}><summary>Runs</summary>{table}</details>", problems=tuple(problems))
+
+
+def _last_evaluation(run: Run) -> str:
+    """Return the mean return of a run's last evaluation, and its step."""
+    found = returns(run)
+    return f"{_number(found.values[-1])} at {found.steps[-1] + run.config.warmup_steps:,}" if len(found.steps) else "–"
+
+
+def _best_evaluation(best: KeptBest | None) -> str:
+    """Return the mean return of the evaluation of the best policy, its step, and the mean that it was judged by."""
+    if best is None:
+        return "–"
+    return f"{_number(best.own)} at {best.step:,} (mean of {best.over}: {_number(best.mean)})"

@@ -96,6 +96,14 @@ def _keep(lease: Lease, file: Path, length: int) -> None:
         os.truncate(partial, length)
 
 
+def copy_files(source: Path, lease: Lease) -> None:
+    """Copy what a run has written beside its policies and checkpoints."""
+    for name in (*TABLES, "blocks", "archive"):
+        if (source / name).exists():
+            with lease.replaced(lease.run / name) as partial:
+                (shutil.copytree if (source / name).is_dir() else shutil.copyfile)(source / name, partial)
+
+
 def default_path(config: Config) -> Path:
     """Return a new directory for a run: runs/<env>/<method>/seed<k>__<time>."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pdml.config.schedule import Schedule
+from pdml.runs.best_policy import BestPolicy
 from pdml.training.diagnostics import FreshReservoir
 from pdml.training.state import section
 
@@ -22,17 +23,24 @@ class Ledger:
     """Return and length of the training episodes that ended since the last evaluation or the warm-up."""
     evaluated: float = float("nan")
     """Mean return of the evaluation in this block; NaN if there was none."""
+    returns: tuple[float, ...] = ()
+    """Mean returns of the last evaluations: as many as the best policy is judged by."""
+    best: BestPolicy | None = None
+    """The best policy so far."""
 
 
 def saved_ledger(ledger: Ledger) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the ledger as arrays and JSON: what `restored_ledger` reads. Names are part of the file format."""
     arrays = {f"probes.{name}": array for name, array in ledger.fresh.arrays().items()}
     note = {"evaluation_steps": ledger.evaluation_steps, "recent": ledger.recent, "evaluated": ledger.evaluated}
+    note |= {"returns": ledger.returns, "best": None if ledger.best is None else ledger.best.note()}
+    if ledger.best is not None:
+        arrays |= {f"best.{name}": array for name, array in ledger.best.policy.arrays().items()}
     return arrays, note
 
 
 def restored_ledger(blank: Ledger, arrays: dict[str, np.ndarray], note: dict[str, Any], schedule: Schedule) -> Ledger:
-    """Return the ledger that `saved_ledger` described.
+    """Return the ledger that `saved_ledger` described. One that knows of no best policy is of an earlier version.
 
     Args:
         blank: A new ledger; it is consumed.
@@ -44,4 +52,6 @@ def restored_ledger(blank: Ledger, arrays: dict[str, np.ndarray], note: dict[str
         note["evaluation_steps"],
         [(total, length) for total, length in note["recent"]],
         float("nan") if schedule.at_boundary(note["step"]) else evaluated,
+        tuple(note.get("returns", ())),
+        None if note.get("best") is None else BestPolicy.of(section(arrays, "best."), note["best"]),
     )

@@ -9,6 +9,9 @@ from pdml.core.batching import as_batch
 from pdml.core.errors import UserError
 from pdml.runs.tensor_file import read_arrays, write_arrays
 
+FILES = {"last": "policy.safetensors", "best": "best_policy.safetensors"}
+"""The policies that a run keeps, and their files."""
+
 SMOOTH, NORMALISER = "actor.layers", "actor.normaliser"
 """Names in the file, for an actor with a normaliser."""
 
@@ -69,14 +72,30 @@ class Policy(NamedTuple):
         return cls(layers, low, high, step, normaliser)
 
     @classmethod
-    def load(cls, path: str | Path) -> "Policy":
-        """Read a policy: its file, or the directory of a run."""
-        file = Path(path) / "policy.safetensors" if Path(path).is_dir() else Path(path)
+    def load(cls, path: str | Path, which: str = "last") -> "Policy":
+        """Read a policy: its file, or the directory of a run.
+
+        Args:
+            which: Of a run, the last policy or the best one: "last" or "best".
+        """
+        file = policy_file(Path(path), which) if Path(path).is_dir() else Path(path)
+        if which != "last" and file == Path(path):
+            raise UserError(f"which = {which!r}: '{path}' is not the directory of a run")
         arrays, note = read_arrays(file)
         try:
             return cls.of(arrays, arrays["low"], arrays["high"], int(note["step"]))
         except KeyError as error:
             raise UserError(f"'{file}' is not a policy: it has no {error}") from None
+
+
+def policy_file(run: Path, which: str) -> Path:
+    """Return the file of a policy of a run."""
+    if which not in FILES:
+        raise UserError(f"policy = {which!r}: allowed: {', '.join(FILES)}")
+    file = run / FILES[which]
+    if which == "best" and not file.exists():
+        raise UserError(f"run = '{run}': has no best policy; it has not been evaluated yet, or not by this version")
+    return file
 
 
 def _relu(x: np.ndarray) -> np.ndarray:

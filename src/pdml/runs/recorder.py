@@ -1,5 +1,6 @@
 """What a run writes: a row per block, evaluations, diagnoses, archives, checkpoints."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -18,6 +19,7 @@ from pdml.envs.episode import Step
 from pdml.envs.evaluation import EpisodeResult, Evaluator
 from pdml.envs.spaces import Spaces
 from pdml.runs import checkpoint, directory
+from pdml.runs.best_policy import best_of, write_best
 from pdml.runs.lease import Lease
 from pdml.runs.ledger import Ledger
 from pdml.runs.policy import Policy
@@ -30,12 +32,14 @@ from pdml.training.state import TrainState
 
 
 class StepRecord(NamedTuple):
-    """What was recorded after a step."""
+    """What was recorded after a step, or after the last one."""
 
     block: dict[str, Any] | None
     """The row of progress.csv, at the end of a block."""
     evaluation: list[EpisodeResult]
     """Episodes, where there was an evaluation."""
+    stepped: bool = True
+    """Whether a step was taken; false for the evaluation at the end."""
 
 
 class Recorder:
@@ -63,7 +67,7 @@ class Recorder:
         self.lengths: dict[str, int] = {}
         """How long the append-only files were at the last checkpoint."""
         self.short = False
-        """Whether the row of an unfinished block follows after these lengths."""
+        """Whether rows follow after these lengths that belong to the end of the run only; see `finish`."""
 
     def begin(self, steps: int, watcher: Watcher | None) -> None:
         """Continue towards a number of real steps."""
@@ -77,12 +81,12 @@ class Recorder:
             self.ledger.recent.append(step.finished)
         results, row = [], None
         if state.learning and state.step % run.eval_every == 0:
-            results = self._evaluate(state)
+            results = self._evaluate(state, self.ledger)
         if state.learning and self._diagnoser is not None and state.step % run.diagnose_every == 0:
             with clock("diagnose"):
                 self._diagnoser(state, self.ledger.fresh)
         if state.learning and schedule.at_boundary(state.step):
-            row = self._write(state)
+            row = self._write(state, self.ledger)
         if self._watcher is not None:
             if results:
                 self._watcher.evaluation(state.step, results, clock.total())
@@ -107,15 +111,32 @@ class Recorder:
             write_state(state, self.ledger, self._settings, self._spec.spaces, clock, self.lengths, self._lease)
             checkpoint.delete_old_checkpoints(self._lease)
 
-    def finish(self, state: TrainState) -> None:
-        """Write the row of an unfinished block. Resuming removes it."""
-        schedule = self._training.schedule
-        if schedule.after_warmup(state.step) > 0 and not schedule.at_boundary(state.step) and not self.short:
-            self._write(state)
-            self.short = True
+    def finish(self, state: TrainState) -> StepRecord:
+        """Evaluate at the last step, if that was not due, and write the row of an unfinished block.
 
-    def _evaluate(self, state: TrainState) -> list[EpisodeResult]:
-        """Evaluate the deterministic policy, or report the training episodes since the last evaluation."""
+        Both follow after the last checkpoint, which does not count them. A run that goes further removes them, so that
+        its files are those of a run that was meant to be so long.
+        """
+        run, schedule, ledger = self._settings.run, self._training.schedule, replace(self.ledger)
+        results: list[EpisodeResult] = []
+        if self.short:
+            return StepRecord(None, results, stepped=False)
+        if state.learning and state.step == run.steps and state.step % run.eval_every != 0:
+            self.short = True
+            results = self._evaluate(state, ledger)
+        if schedule.after_warmup(state.step) > 0 and not schedule.at_boundary(state.step):
+            self.short = True
+            self._write(state, ledger)
+        if self._watcher is not None and results:
+            self._watcher.evaluation(state.step, results, self._training.clock.total())
+        return StepRecord(None, results, stepped=False)
+
+    def _evaluate(self, state: TrainState, ledger: Ledger) -> list[EpisodeResult]:
+        """Evaluate the deterministic policy, or report the training episodes since the last evaluation.
+
+        Args:
+            ledger: What counts it.
+        """
         if self._evaluator is not None:
             with self._training.clock("evaluate"):
                 results = self._evaluator(
@@ -124,12 +145,14 @@ class Recorder:
                     state.step,
                     self._settings.run.eval_episodes,
                 )
-            self.ledger.evaluation_steps += sum(result.length for result in results)
+            ledger.evaluation_steps += sum(result.length for result in results)
         else:
-            results = [EpisodeResult(*finished) for finished in self.ledger.recent]
-        self.ledger.recent = []
+            results = [EpisodeResult(*finished) for finished in ledger.recent]
+        ledger.recent = []
         if results:
-            self.ledger.evaluated = float(np.mean([result.total for result in results]))
+            ledger.evaluated = float(np.mean([result.total for result in results]))
+            if np.isfinite(ledger.evaluated):
+                self._keep_best(state, ledger)
         rows = [
             {"step": state.step, "episode": i, "return": result.total, "length": result.length}
             for i, result in enumerate(results)
@@ -138,22 +161,32 @@ class Recorder:
             self._evaluations.add(*rows)
         return results
 
-    def _write(self, state: TrainState) -> dict[str, Any]:
+    def _keep_best(self, state: TrainState, ledger: Ledger) -> None:
+        """Keep the policy that was just evaluated if it is the best so far."""
+        ledger.returns = (*ledger.returns, ledger.evaluated)[-self._settings.run.best_over :]
+        best = best_of(ledger.best, ledger.returns, lambda: policy_of(state, self._spec.spaces))
+        if best is not ledger.best:
+            with self._training.clock("save"):
+                require_finite(state)
+                write_best(best, self._lease)
+            ledger.best = best
+
+    def _write(self, state: TrainState, ledger: Ledger) -> dict[str, Any]:
         """Write the row of a block, which is unfinished only at the end of a run."""
         schedule, clock = self._training.schedule, self._training.clock
         finished = [total for total, _ in state.log.finished]
         row = {
             "step": state.step,
             "steps_after_warmup": schedule.after_warmup(state.step),
-            "evaluation_steps": self.ledger.evaluation_steps,
+            "evaluation_steps": ledger.evaluation_steps,
             "train/episodes": len(finished),
             "train/return": float(np.mean(finished)) if finished else float("nan"),
-            "eval/return": self.ledger.evaluated,
+            "eval/return": ledger.evaluated,
         }
         row |= state.log.metrics
         row |= {name: total / state.log.improved for name, total in state.log.sums.items()}
         if schedule.at_boundary(state.step):
-            self.ledger.evaluated = float("nan")
+            ledger.evaluated = float("nan")
         self._progress.add(row)
         now = clock.total()
         rate = schedule.steps_of_block(state.step) / max(now - self._last, 1e-9)

@@ -21,6 +21,7 @@ from pdml.envs.gym import make_env
 from pdml.envs.spaces import spaces_from
 from pdml.envs.termination_fns import by_rule, never
 from pdml.runs import directory
+from pdml.runs.policy import policy_file
 from pdml.runs.tensor_file import read_arrays
 from pdml.training.methods import wire
 
@@ -34,10 +35,10 @@ class SavedPolicy(NamedTuple):
     sample: Callable[[np.ndarray, jax.Array], np.ndarray]
 
 
-def load_policy(path: Path) -> SavedPolicy:
-    """Read the last policy of a run."""
+def load_policy(path: Path, which: str = "last") -> SavedPolicy:
+    """Read the last policy of a run, or its best one."""
     settings = check(*read_run(directory.require_run(path)))
-    arrays, note = read_arrays(path / "policy.safetensors")
+    arrays, note = read_arrays(policy_file(path, which))
     env = settings.learning.env
     spaces = spaces_of(env) if is_listed(env) else spaces_from(directory.recorded_spaces(path))
     agent = wire(settings.learning, spaces.layout, by_rule(never)).recipe.agent
@@ -54,9 +55,11 @@ def load_policy(path: Path) -> SavedPolicy:
     )
 
 
-def evaluate_run(path: Path, episodes: int, stochastic: bool, seed: int | None) -> tuple[int, list[EpisodeResult]]:
-    """Evaluate the policy of a run in fresh environments; return the policy's step and the episodes."""
-    policy = load_policy(path)
+def evaluate_run(
+    path: Path, episodes: int, stochastic: bool, seed: int | None, which: str = "last"
+) -> tuple[int, list[EpisodeResult]]:
+    """Evaluate a policy of a run in fresh environments; return the policy's step and the episodes."""
+    policy = load_policy(path, which)
     config, timeout = policy.settings.learning, policy.settings.run.env_timeout
     chosen = config.seed if seed is None else seed
 

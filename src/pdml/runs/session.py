@@ -23,6 +23,7 @@ from pdml.envs import watchdog
 from pdml.envs.env_spec import EnvSpec, spec_of
 from pdml.envs.episode import Episode, Step, begin_episode
 from pdml.runs import checkpoint, directory, resources
+from pdml.runs.best_policy import write_best
 from pdml.runs.lease import Lease
 from pdml.runs.ledger import Ledger
 from pdml.runs.progress import Watcher
@@ -127,7 +128,7 @@ class Session:
 
     @classmethod
     def resume(cls, path: Path, load: Callable[[], LiveRun], threads: int, command: str, say: Say) -> "Session":
-        """Resume a run: take its lease, load it, and truncate its files to the checkpoint.
+        """Resume a run: take its lease, load it, and make its files what they were at the checkpoint.
 
         Args:
             load: Loads the run, or returns one that was loaded before.
@@ -143,6 +144,7 @@ class Session:
                     say(line)
                 directory.renew_files(lease)
                 directory.truncate_files(lease, (live.files or {}).get("lengths", {}), live.state.step)
+                write_best(live.ledger.best, lease)
                 checkpoint.delete_old_checkpoints(lease)
         except BaseException:
             lease.free()
@@ -167,13 +169,14 @@ class Session:
             self._recorder = Recorder(self.lease, settings, live.training, live.spec, live.ledger, live.state.step)
         elif self._recorder.short:
             directory.truncate_files(self.lease, self._recorder.lengths, live.state.step)
+            write_best(live.ledger.best, self.lease)
         self._recorder.begin(steps, watcher)
         if not checkpoint.saved_checkpoints(self.path):  # from now on there is always one to return to
             self._recorder.save(live.state)
         return self._recorder
 
     def recorder(self) -> Recorder:
-        """Return the recorder, ready for more steps; a row of an unfinished block is removed first."""
+        """Return the recorder, ready for more steps; rows of the end are removed first."""
         if self._recorder is None or self._recorder.short:
             return self.prepare(self.live.steps)
         return self._recorder
@@ -184,7 +187,8 @@ class Session:
         """Continue to a number of real steps in all.
 
         Args:
-            after: Called after every step with what was recorded; false ends learning.
+            after: Called after every step with what was recorded, and after an evaluation at the end; false ends
+                learning.
         """
         live = self.live
         assert live.env is not None
@@ -199,7 +203,9 @@ class Session:
                 train(live.state, live.env, live.training, steps, after_step)
             except _EnoughError:
                 recorder.save(live.state)
-            recorder.finish(live.state)
+            last = recorder.finish(live.state)
+            if last.evaluation:
+                after(last)
             if live.state.step == steps:
                 self.lease.write_text("DONE", f"{steps}\n")
 
@@ -208,7 +214,7 @@ class Session:
         (self._recorder or self.prepare(self.live.steps)).save(self.live.state)
 
     def lengths(self) -> dict[str, int]:
-        """Return how long the append-only files are, or were before the row of an unfinished block."""
+        """Return how long the append-only files are, or were before the rows of the end."""
         if self._recorder is not None and self._recorder.short:
             return self._recorder.lengths
         return directory.offsets(self.path)

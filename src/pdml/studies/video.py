@@ -51,15 +51,15 @@ def rendering_env(env_id: str, **kwargs: Any) -> gymnasium.Env:
     return env
 
 
-def record(path: Path, episodes: int, out: Path, seed: int | None = None) -> list[Path]:
-    """Write a video of each episode of a run's last policy."""
+def record(path: Path, episodes: int, out: Path, seed: int | None = None, which: str = "last") -> list[Path]:
+    """Write a video of each episode of a run's last policy, or of its best one."""
     if find_spec("moviepy") is None:
         raise UserError("videos need moviepy: pip install 'pdml[video]' (in a checkout, '.[video]')")
     with closing(rendering_env(read_config(path / "config.json").learning.env)) as env:
         from pdml.core.rng import Purpose, env_seed
         from pdml.runs.saved_policy import load_policy
 
-        policy = load_policy(path)
+        policy = load_policy(path, which)
         name = f"step_{policy.step:08d}"
         try:
             out.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from pdml.config.fields import change
 from pdml.config.files import to_json
 from pdml.config.parse import shown
-from pdml.config.schema import Settings
+from pdml.config.schema import RunConfig, Settings
 from pdml.core.errors import BusyError, UserError
 from pdml.core.signals import Stopped
 from pdml.reporting.read import NEEDED, read_table
@@ -101,12 +101,17 @@ def new_tuning(study: Study, fields: Sequence[str], out: Path) -> Tuning:
 def _rungs(settings: Settings) -> tuple[int, ...]:
     """Return the steps at which trials are compared: those of evaluations, and the end."""
     steps, every, warmup = settings.run.steps, settings.run.eval_every, settings.learning.warmup_steps
-    last = steps - steps % every
+    last = _last_evaluation(settings.run)
     if last <= warmup:
         raise UserError(f"steps = {steps}: no evaluation between the warm-up of {warmup} steps and the end")
     shares = [(steps - warmup) / FACTOR**i for i in range(RUNGS - 1, 0, -1)]
     early = [math.ceil((warmup + share) / every) * every for share in shares]
     return (*dict.fromkeys(step for step in early if warmup < step < last), steps)
+
+
+def _last_evaluation(options: RunConfig) -> int:
+    """Return the step of the last evaluation; the end may have no training episode to report in its place."""
+    return options.steps if options.eval_episodes > 0 else options.steps - options.steps % options.eval_every
 
 
 def trial_runs(tuning: Tuning, values: dict[str, Any], steps: int | None) -> list[PlannedRun]:
@@ -125,7 +130,7 @@ def trial_value(runs: Sequence[PlannedRun]) -> float | None:
     for run in runs:
         table = read_table(run.path / "evaluations.csv", NEEDED["evaluations"], [])
         options = run.settings.run
-        at = table["return"][table["step"] == options.steps - options.steps % options.eval_every] if table else ()
+        at = table["return"][table["step"] == _last_evaluation(options)] if table else ()
         if len(at) < max(options.eval_episodes, 1):
             return None
         means.append(float(sum(at) / len(at)))

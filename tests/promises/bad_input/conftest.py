@@ -109,7 +109,7 @@ def place(tmp_path_factory):
     (root / "empty").mkdir()
     small = {"steps": 80, "updates_per_step": 1, "eval_every": 80, "eval_episodes": 1}
     start_run(change(tiny_of("sac"), small), root / "done", available_threads(), "pdml train")
-    for name in ("locked", "bare", "unwhole", "spoilt", "foreign", "nopolicy"):
+    for name in ("locked", "bare", "unwhole", "spoilt", "foreign", "nopolicy", "nobest"):
         shutil.copytree(root / "done", root / name)
         (root / name / "DONE").unlink()
     shutil.rmtree(root / "bare" / "checkpoints")
@@ -117,6 +117,8 @@ def place(tmp_path_factory):
         file.write_bytes(b"garbage")
     (root / "spoilt" / "policy.safetensors").write_bytes(b"garbage")
     (root / "nopolicy" / "policy.safetensors").unlink()
+    (root / "nobest" / "best_policy.safetensors").unlink()
+    (root / "spoilt" / "best_policy.safetensors").write_bytes(b"garbage")
     foreign = Policy(((np.zeros((3, 2), np.float32), np.zeros(2, np.float32)),), np.array([-1.0]), np.array([1.0]), 1)
     foreign.save(root / "foreign" / "policy.safetensors")
     kept = json.loads((root / "done" / "config.json").read_text())

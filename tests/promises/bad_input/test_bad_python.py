@@ -158,6 +158,9 @@ INPUTS = [
     (lambda a: a["own"].evaluate(2.5), "episodes = 2.5: must be a whole number, at least 1"),
     (lambda a: a["lent"].evaluate(), "evaluate: needs an environment of its own; give eval_env="),
     (lambda a: a["asked"].evaluate(), "evaluate: needs an environment of its own"),
+    (lambda a: a["own"].evaluate(1, policy="worst"), "policy = 'worst': allowed: last, best"),
+    (lambda a: a["own"].evaluate(1, policy="best"), "best_policy: the agent has no run directory yet; learn first"),
+    (lambda a: a["own"].best_policy, "best_policy: the agent has no run directory yet; learn first"),
     (lambda a: a["own"].model, "model: method 'sac' has none"),
     (lambda a: a["own"].policy(np.zeros(5)), "obs: has shape (5,); (2,) or (n, 2) is needed"),
     # stepping oneself
@@ -191,6 +194,15 @@ INPUTS = [
     (lambda a: Policy.load("empty"), "'empty/policy.safetensors' cannot be read: there is no such file"),
     (lambda a: Policy.load("file"), "'file' cannot be read as a file of this package"),
     (lambda a: Policy.load("done/config.json"), "cannot be read as a file of this package"),
+    (
+        lambda a: Policy.load("nobest", "best"),
+        "run = 'nobest': has no best policy; it has not been evaluated yet, or not",
+    ),
+    (lambda a: Policy.load("done", "worst"), "policy = 'worst': allowed: last, best"),
+    (
+        lambda a: Policy.load("done/policy.safetensors", "best"),
+        "which = 'best': 'done/policy.safetensors' is not the directory of a run",
+    ),
     (lambda a: Policy.load("arrays.safetensors"), "'arrays.safetensors' is not a policy"),
 ]
 
