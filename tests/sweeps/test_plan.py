@@ -227,7 +227,7 @@ def test_a_name_that_no_file_system_takes_is_refused():
         plan(study_of([Arm("pdml", changes)]), Path("out"))
 
 
-@pytest.mark.parametrize("place", ["out", "out/Hopper-v5", "out/Hopper-v5/sac"])
+@pytest.mark.parametrize("place", ["out", "out/Hopper-v5", "out/Hopper-v5/sac", "out/Hopper-v5/sac/seed_0"])
 def test_a_file_in_the_place_of_a_directory_is_refused(place, tmp_path):
     (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / place).write_text("")

@@ -252,6 +252,17 @@ def test_a_trial_that_fails_is_named_and_the_others_go_on(tmp_path):
     assert best_trial(ended).values["agent.learning_rate"] < 2e-3
 
 
+def test_a_worker_that_raises_costs_a_trial_and_not_the_command(tmp_path):
+    def full_disk(words):
+        if rate_of(words) > 1e-3:
+            raise OSError("no space left")
+        return ""
+
+    ended, _, _ = go(tmp_path, trials=6, fake=Fake(full_disk))
+    assert len(ended) == 6
+    assert {trial.reason for trial in ended} == {"", "OSError: no space left"}
+
+
 def test_settings_that_do_not_fit_together_cost_a_trial_and_no_run(tmp_path):
     fields = ("rollouts.longest=1..200", "dynamics.num_elites=2..7")
     study = with_arms(Arm("mbpo", {"rollouts.max_rows": (700,)}))

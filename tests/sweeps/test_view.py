@@ -62,6 +62,16 @@ def test_without_a_terminal_every_change_is_a_line_and_failures_come_last(study,
     assert err == "pdml: runs/small/Hopper-v5/mbpo/seed_0: the run failed (fire in mbpo 0)\n"
 
 
+def test_after_a_stop_failures_are_named_too(study, capsys, monkeypatch):
+    stops = "if seed == '1': import os, time; os.kill(os.getppid(), 15); time.sleep(60)"
+    monkeypatch.setattr(worker, "COMMAND", (sys.executable, "-c", FAKE.replace("print", f"{stops}\nprint")))
+    assert main(["sweep", "small.toml", "--jobs", "1"]) == 143
+    assert capsys.readouterr().err.splitlines() == [
+        "pdml: runs/small/Hopper-v5/mbpo/seed_0: the run failed (fire in mbpo 0)",
+        "pdml: stopped (SIGTERM); the same command resumes",
+    ]
+
+
 def test_options_choose_among_the_study_and_where_to(study, capsys):
     words = ["--methods", "sac", "--seeds", "0,3", "--set", "agent.gamma=0.9", "batch_size=64", "--out", "there"]
     assert main(["sweep", "small.toml", *words, "--envs", "Hopper-v5", "Ant-v5", "--steps", "6000"]) == 0

@@ -79,6 +79,8 @@ def _sweep(options: argparse.Namespace) -> int:
         with view:
             ended = _on_ray(options, left, cpus, view) if options.on == "ray" else run_local(left, jobs, view.changed)
     except Stopped as stopped:
+        for row in view.failures():
+            print(f"pdml: {row.path}: {row.note}", file=sys.stderr)
         print(f"pdml: stopped ({stopped}); the same command resumes", file=sys.stderr)
         return 128 + stopped.number
     return _conclude(ended, len(done), out)

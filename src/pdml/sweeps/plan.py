@@ -55,7 +55,7 @@ def plan(study: Study, out: Path, cpus: int = 1) -> list[PlannedRun]:
     kinds = [_kind(study, env, arm, point) for env in study.envs for arm in study.arms for point in _points(arm)]
     runs = [_run(kind, out, seed, cpus) for seed in study.seeds for kind in kinds]
     _require_apart(study, runs)
-    _require_directories(out, kinds)
+    _require_directories(out, runs)
     return runs
 
 
@@ -160,9 +160,9 @@ def _require_apart(study: Study, runs: list[PlannedRun]) -> None:
         seen.add(run.path)
 
 
-def _require_directories(out: Path, kinds: list[_Kind]) -> None:
+def _require_directories(out: Path, runs: list[PlannedRun]) -> None:
     """Raise if a file stands where a directory is needed."""
-    needed = dict.fromkeys(path for kind in kinds for path in ((out / kind.folder).parent, out / kind.folder))
+    needed = dict.fromkeys(path for run in runs for path in (run.path.parents[1], run.path.parent, run.path))
     for path in (*reversed(out.parents), out, *needed):
         try:
             wrong = path.exists() and not path.is_dir()

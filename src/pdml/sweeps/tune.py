@@ -23,12 +23,11 @@ from pdml.config.schema import Settings
 from pdml.core.errors import BusyError, UserError
 from pdml.core.signals import Stopped
 from pdml.reporting.read import NEEDED, read_table
-from pdml.sweeps.local import Work
 from pdml.sweeps.plan import PlannedRun, plan
 from pdml.sweeps.stop_requests import join_all, stop_requests
 from pdml.sweeps.study import Arm, Study
 from pdml.sweeps.tuned_field import TunedField, first_values, settled_value, tuned_field
-from pdml.sweeps.worker import end_children, work
+from pdml.sweeps.worker import Work, attempt, end_children, work
 
 FIRST_SEED = 1000
 """Tuning uses seeds from here on; results are reported on smaller ones."""
@@ -230,7 +229,7 @@ class _Trials:
         """Do the runs that are needed; return the mean return, or why there is none."""
         for run in runs:
             if trial_value([run]) is None:  # else it is known from an earlier command, which may have gone further
-                outcome = self._work(run.words, run.path, self.stop)
+                outcome = attempt(self._work, run.words, run.path, self.stop)
                 if outcome.code != 0:
                     return None, outcome.reason
         value = trial_value(runs)
