@@ -88,7 +88,6 @@ class FakeRay(types.ModuleType):
 def ray(monkeypatch):
     fake = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", fake)
-    monkeypatch.setattr(on_ray, "_require_cluster", lambda address: None)
     return fake
 
 
@@ -225,6 +224,13 @@ def test_without_ray_the_command_says_how_to_install_it(tmp_path, capsys, monkey
     assert not (tmp_path / "out").exists()
 
 
+def test_the_cluster_is_asked_before_anything_is_measured(ray, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("pdml.sweeps.cost.costs", lambda runs, out: pytest.fail("it was measured"))
+    words = ["sweep", "rate", "--on", "ray", "--address", "nowhere", "--seeds", "0", "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith("pdml: address = 'nowhere': must be auto, or HOST:PORT")
+
+
 def test_a_directory_called_ray_is_not_the_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", types.ModuleType("ray"))
     with pytest.raises(UserError, match="needs Ray"):
@@ -244,11 +250,11 @@ def test_a_directory_called_ray_is_not_the_library(monkeypatch):
         ("here", 1, "", "address = 'here': no Ray cluster answers there"),
     ],
 )
-def test_why_a_cluster_cannot_be_used_is_one_line(address, code, printed, said, monkeypatch):
+def test_why_a_cluster_cannot_be_used_is_one_line(ray, address, code, printed, said, monkeypatch):
     monkeypatch.setattr(on_ray, "_require_port", lambda address: None)
     answer = types.SimpleNamespace(returncode=code, stderr=printed)
     monkeypatch.setattr(on_ray.subprocess, "run", lambda *_, **__: answer)
     with pytest.raises(UserError) as caught:
-        on_ray._require_cluster(address)
+        on_ray.require_cluster(address)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -291,6 +291,20 @@ def test_train_refuses_other_settings_with_the_same_words(tmp_path, capsys):
     assert f"run-dir = '{run.path}': its run has agent.gamma = 0.5, not 0.99" in capsys.readouterr().err
 
 
+def test_a_run_is_not_resumed_with_another_number_of_threads(tmp_path):
+    (two,) = plan(study_of([Arm("sac", {})], steps=9000), tmp_path, 2)
+    written(two, done=False)
+    (two.path / "metadata.json").write_text('{"machine": {"threads": 1}}')
+    said = r"its run has --threads 1, not 2, and is not done; resume it with --cpus-per-run 1"
+    with pytest.raises(UserError, match=said):
+        state_of(two)
+    (two.path / "metadata.json").write_text('{"machine": {"threads": 2}}')
+    assert state_of(two) == "unfinished"
+    (two.path / "metadata.json").write_text('{"machine": {"threads": 1}}')
+    (two.path / "DONE").touch()
+    assert state_of(two) == "done"
+
+
 def test_a_damaged_configuration_is_refused_in_one_line(tmp_path):
     run = plan(study_of([Arm("sac", {})]), tmp_path)[0]
     run.path.mkdir(parents=True)

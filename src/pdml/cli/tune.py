@@ -28,7 +28,7 @@ def add_commands(commands: Any) -> None:
 
 def _tune(options: argparse.Namespace) -> int:
     from pdml.runs.device import physical_cores
-    from pdml.sweeps.cost import costs, require_disk
+    from pdml.sweeps.cost import costs, jobs_in_memory, require_disk, require_memory
     from pdml.sweeps.tune import (
         BEST,
         best_trial,
@@ -48,7 +48,10 @@ def _tune(options: argparse.Namespace) -> int:
     tuning = new_tuning(study, options.field, out)
     require_optuna()
     runs = trial_runs(tuning, first_values(tuning.fields), None)
-    require_disk(runs * trials, costs(runs, out) * trials, out)
+    needed = costs(runs, out)
+    require_disk(runs * trials, needed * trials, out)
+    jobs = jobs_in_memory(needed * jobs, jobs) if options.jobs is None else jobs
+    require_memory(needed * jobs, jobs)
     print(f"{study.name}: {trials} trials of {len(study.seeds)} runs in {out}, compared at steps {tuning.rungs}")
     try:
         ended = tune(tuning, trials, jobs, lambda line: print(line, flush=True))

@@ -16,7 +16,10 @@ import numpy as np
 from pdml.core.errors import UserError
 
 RUNS_PER_CORE = 64
-"""Most runs on one core that are told apart."""
+"""Most runs on one core that are counted."""
+
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""Where a container says how much CPU time it has: microseconds in so many microseconds, or `max`."""
 
 
 def available_threads() -> int:
@@ -25,8 +28,16 @@ def available_threads() -> int:
 
 
 def physical_cores() -> int:
-    """Return how many of the cores that this process may use are cores of their own, not threads of another."""
-    return len({_siblings(core) for core in _usable_cores()})
+    """Return how many of the cores that this process may use are cores of their own, not threads of another.
+
+    A container may have the CPU time of fewer.
+    """
+    cores = len({_siblings(core) for core in _usable_cores()})
+    try:
+        quota, period = map(int, CPU_QUOTA.read_text().split())
+    except (OSError, ValueError):  # there is no limit
+        return cores
+    return max(min(cores, quota // period), 1)
 
 
 def _usable_cores() -> list[int]:

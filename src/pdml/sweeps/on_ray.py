@@ -59,7 +59,8 @@ def run_on_ray(
     """Do all runs on a cluster; return how each ended.
 
     Args:
-        address: Of the cluster's head, as HOST:PORT; None for the cluster that this machine is a node of.
+        address: Of the cluster's head, as HOST:PORT; None for the cluster that this machine is a node of. See
+            `require_cluster`.
         cpus_per_run: CPU slots that a run takes.
         changed: Called when a run starts, with None, and when it has ended, with its outcome.
 
@@ -68,7 +69,6 @@ def run_on_ray(
     """
     ray = _ray()
     address = address or "auto"
-    _require_cluster(address)
     if not runs:
         return []
     try:
@@ -112,8 +112,10 @@ def _ray() -> Any:
     return ray
 
 
-def _require_cluster(address: str) -> None:
+def require_cluster(address: str | None) -> None:
     """Raise, within 20 s, unless a cluster answers. Ray itself may wait for minutes, so another process asks it."""
+    _ray()
+    address = address or "auto"
     if address != "auto":
         _require_port(address)
     try:

@@ -15,6 +15,7 @@ from pdml.config.schema import Settings
 from pdml.config.tasks import Task, listed_task
 from pdml.config.validate import check, check_length, refuse_foreign
 from pdml.core.errors import UserError
+from pdml.runs.directory import recorded_threads
 from pdml.sweeps.study import Arm, Study
 
 MOST_RUNS = 100_000
@@ -34,6 +35,11 @@ class PlannedRun(NamedTuple):
     settings: Settings
     words: tuple[str, ...]
     """The words of its command, from `train` on; the same command starts and resumes it."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of its process."""
+        return int(self.words[self.words.index("--threads") + 1])
 
 
 class _Kind(NamedTuple):
@@ -69,11 +75,22 @@ def state_of(run: PlannedRun) -> str:
     kept = read_config(run.path / "config.json")
     require_same(run.settings, kept, run.path)
     was, now = kept.run.steps, run.settings.run.steps
-    if (run.path / "DONE").exists():
-        return "done" if was >= now else "unfinished"
+    if was >= now and (run.path / "DONE").exists():
+        return "done"
     if was > now:
         raise UserError(f"run-dir = '{run.path}': its run has steps = {was}, not {now}, and is not done")
+    _require_threads(run)
     return "unfinished"
+
+
+def _require_threads(run: PlannedRun) -> None:
+    """Raise if a run would be resumed with another number of threads, which changes its last bits."""
+    threads = recorded_threads(run.path)
+    if threads is not None and threads != run.threads:
+        raise UserError(
+            f"run-dir = '{run.path}': its run has --threads {threads}, not {run.threads}, and is not done; "
+            f"resume it with --cpus-per-run {threads}"
+        )
 
 
 def env_task(env: str) -> Task:
