@@ -75,6 +75,11 @@ def test_where_no_locks_can_be_made_the_first_cores_are_taken(machine, tmp_path,
     assert device.take_cores(2) == {0, 1}
 
 
+def test_the_commands_set_the_threads_before_numpy_is_imported():
+    code = "import sys, pdml.cli; sys.exit('numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_machine_says_how_its_cores_are_threaded():
     usable = os.sched_getaffinity(0)
     assert 1 <= device.physical_cores() <= device.available_threads() == len(usable)

@@ -67,6 +67,22 @@ def test_shipped_studies_have_the_papers_runs(name, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_studies_that_measure_and_archive_alike_share_their_runs():
+    """As docs/sweeps.md says: in one directory, a run that several of them have is done once."""
+    found = {}
+    for name in ("comparison", "replay", "decay", "ablation", "rate", "overhead"):
+        for run in plan(read_study(name), Path("out")):
+            assert found.setdefault(run.path, run) == run
+    assert len(found) < sum(SIZES[name] for name in ("comparison", "replay", "decay", "ablation", "rate", "overhead"))
+
+
+def test_studies_are_listed_with_their_number_of_runs(capsys):
+    assert main(["list", "studies"]) == 0
+    assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()] == [
+        [name, str(size), "runs"] for name, size in SIZES.items()
+    ]
+
+
 def test_settings_off_the_defaults_are_in_the_name_and_in_the_command():
     grid = {"mixture.rate": (0.02, 0.1), "agent.hidden_sizes": ((64, 64),)}
     runs = plan(study_of([Arm("pdml", grid)]), Path("out"))

@@ -63,6 +63,15 @@ def test_the_reason_is_the_last_line_of_this_start(tmp_path):
     assert do(tmp_path, "sys.exit(2)") == Outcome(2, "exit code 2, and no output")
 
 
+def test_the_threads_of_a_run_are_set_before_it_begins(tmp_path, monkeypatch):
+    """Else NumPy's BLAS has a thread for every core of the machine."""
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")  # chosen by the user
+    code = "print(os.environ['OPENBLAS_NUM_THREADS'], os.environ['OMP_NUM_THREADS'])"
+    assert work((str(tmp_path), code, "--threads", "3"), tmp_path).code == 0
+    assert (tmp_path / "output.txt").read_text() == "3 5\n"
+
+
 def test_a_killed_run_is_started_again(tmp_path):
     code = COUNT + "os.kill(os.getpid(), 9) if n < 2 else None"
     assert do(tmp_path, code) == Outcome(0, "")

@@ -31,7 +31,6 @@ def _sweep_parser(parser: argparse.ArgumentParser) -> None:
         "resumed. Ctrl-C saves and stops all; the same command resumes. `pdml list studies` has all that come with\n"
         "the package; STUDY can also be a .toml file of your own. The exit code is 1 if a run failed."
     )
-    parser.add_argument("study", metavar="STUDY", help="a name, or a .toml file")
     add_choices(parser)
     parser.add_argument("--dry-run", action="store_true", help="only print the runs, with the time and disk they need")
     parser.add_argument("--on", choices=ON, default="local", help="this machine, or a Ray cluster (default: local)")
@@ -41,16 +40,16 @@ def _sweep_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def add_choices(parser: argparse.ArgumentParser) -> None:
-    """Add the options that change a study, and where and how its runs are done."""
+    """Add the study and the options that change it, and where and how its runs are done."""
+    parser.usage = "%(prog)s STUDY [option ...]"
+    parser.add_argument("study", metavar="STUDY", nargs="?", help="a name, or a .toml file")
     parser.add_argument("--seeds", metavar="S", help="instead of the study's, e.g. 0-7 or 0,3")
     parser.add_argument("--envs", metavar="ENV", nargs="+", help="instead of the study's")
     parser.add_argument("--methods", metavar="NAME", nargs="+", help="instead of all the study's")
     parser.add_argument("--steps", metavar="N", help="real steps of each run")
     parser.add_argument("--set", metavar="FIELD=VALUE", nargs="+", action="extend", default=[], help="a setting of all")
     parser.add_argument("--out", metavar="DIR", type=Path, help="directory of the runs (default: runs/STUDY)")
-    parser.add_argument(
-        "--jobs", metavar="N", help="runs at a time (default: the physical cores, if the memory suffices)"
-    )
+    parser.add_argument("--jobs", metavar="N", help="runs at a time (default: physical cores, if memory suffices)")
 
 
 def _sweep(options: argparse.Namespace) -> int:
@@ -112,6 +111,8 @@ def chosen_study(options: argparse.Namespace) -> "Study":
     """Return the study that a command names, with what its options change."""
     from pdml.sweeps.study import override, read_study
 
+    if options.study is None:
+        raise UserError("STUDY is missing; it comes first, since --envs, --methods and --set take all words after them")
     study = read_study(options.study)
     return override(study, options.seeds, options.envs, options.methods, options.steps, options.set)
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-import numpy as np
-
 from pdml.core.errors import UserError
 
 RUNS_PER_CORE = 64
@@ -145,6 +143,8 @@ def matmul_peak(
     Args:
         more: Other ways to compute it than NumPy's: from the size, a call that does it once.
     """
+    import numpy as np  # which reads the number of threads at this moment: `prepare` must have set it
+
     x = np.random.default_rng(0).random((size, size), np.float32)
     calls: list[Callable[[], object]] = [lambda: x @ x, *(build(size) for build in more)]
     best = np.inf

@@ -119,7 +119,9 @@ def _kind(study: Study, env: str, arm: Arm, point: dict[str, Any]) -> _Kind:
         refuse_foreign(arm.method, changes)
         settings = check_length(check(change(standard, {**recorded, **changes}), task))
     except UserError as error:
-        raise UserError(f"study = '{study.name}', {arm.method} on {env}: {error}") from None
+        remedy = "; choose others with --set archive_at=N,N, or none with --set archive_at="
+        said = f"{error}{remedy if str(error).startswith('archive_at = ') else ''}"
+        raise UserError(f"study = '{study.name}', {arm.method} on {env}: {said}") from None
     off = {name: value for name, value in changes.items() if value != get(standard, name)}
     if settings.learning.preset != "paper":
         off["preset"] = settings.learning.preset
@@ -161,9 +163,14 @@ def _safe(name: str) -> str:
     return name.replace("/", "_").replace(":", "_")
 
 
-def _require_few(study: Study) -> None:
+def number_of_runs(study: Study) -> int:
+    """Return how many runs a study has."""
     points = sum(prod(len(values) for values in arm.settings.values()) for arm in study.arms)
-    number = len(study.envs) * points * len(study.seeds)
+    return len(study.envs) * points * len(study.seeds)
+
+
+def _require_few(study: Study) -> None:
+    number = number_of_runs(study)
     if number > MOST_RUNS:
         raise UserError(f"study = '{study.name}': has {number} runs, at most {MOST_RUNS} are allowed")
 

@@ -156,7 +156,12 @@ def _run_once(words: Sequence[str], path: Path, stop: threading.Event) -> Outcom
     with _open_output(path) as output:
         start = output.tell()
         child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=_environment(words),
         )
     _children.add(child)
     try:
@@ -172,6 +177,13 @@ def _run_once(words: Sequence[str], path: Path, stop: threading.Event) -> Outcom
         if child.stdin is not None:
             child.stdin.close()
     return Outcome(code, _reason(code, path / OUTPUT, start))
+
+
+def _environment(words: Sequence[str]) -> dict[str, str]:
+    """Return the variables of a run's process; NumPy may be imported there before the command sets its threads."""
+    threads = words[words.index("--threads") + 1 :][:1] if "--threads" in words else ()
+    limits = {name: number for number in threads for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    return {**limits, **os.environ}
 
 
 def _kill_group(child: "subprocess.Popen[bytes]") -> None:
