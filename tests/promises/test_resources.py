@@ -27,7 +27,7 @@ def test_too_little_memory_or_disk_is_refused_with_numbers(tmp_path, monkeypatch
     (tmp_path / "config.json").write_text(to_json(settings))
     needed = needs_of(settings, settings.run.steps)
     with monkeypatch.context() as small:
-        small.setattr(resources, "_available_memory", lambda: 5e8)
+        small.setattr(resources, "available_memory", lambda: 5e8)
         small.setattr(resources, "_own_memory", lambda: 0.0)
         assert main(words) == 2
         err = capsys.readouterr().err

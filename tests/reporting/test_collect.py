@@ -53,6 +53,17 @@ def test_finished_runs_are_kept_and_the_others_are_named(out, tmp_path, capsys):
     assert kept == {f"Hopper-v5/pdml/seed_{seed}/{name}" for seed in (0, 1) for name in names}
 
 
+def test_runs_of_tuning_are_left_out_unless_they_are_asked_for(out, tmp_path):
+    shutil.rmtree(out)
+    write_run(out / "seed_999", seed=999)
+    write_run(out / "seed_1000", seed=1000)
+    found = {run.source.name: run for run in collect_runs(out, tmp_path / "results")}
+    assert [found[name].outcome for name in ("seed_999", "seed_1000")] == ["collected", "skipped"]
+    assert found["seed_1000"].reason == "seeds from 1000 on are for tuning, and its seed is 1000; see --tuning"
+    assert command(out, "--into", tmp_path / "results", "--tuning") == 0
+    assert (tmp_path / "results" / "seed_1000" / "config.json").exists()
+
+
 def test_a_kept_run_reads_as_the_run_did(out, tmp_path):
     source = out / "Hopper-v5" / "pdml" / "seed_1"
     outcomes(out, tmp_path / "results")

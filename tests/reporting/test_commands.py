@@ -216,7 +216,7 @@ def test_a_watched_page_loads_itself_again_until_all_runs_have_ended(tmp_path, c
 def test_watching_waits_for_the_first_planned_run_and_ctrl_c_leaves_a_page_that_stays(tmp_path, capsys, monkeypatch):
     planned, out, slept = tmp_path / "runs" / "a", tmp_path / "r.html", []
     planned.mkdir(parents=True)
-    (planned / "output.txt").touch()
+    (planned / "sweep_note.txt").touch()
 
     def sleep(seconds):
         slept.append(out.exists())

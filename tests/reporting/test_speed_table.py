@@ -50,6 +50,25 @@ def test_phases_are_rows_and_outputs_are_columns(speed):
     ]
 
 
+JOBS = (
+    '{"method": "pdml", "jobs": 2, "one_run_steps_per_second": 12.2, "pinned_steps_per_second": [7.04, 7.1], '
+    '"ratio": 1.159}\n'
+)
+
+
+def test_pinned_runs_are_rows_one_per_line(speed):
+    assert speed(JOBS + JOBS.replace("1.159", "1.3"), JOBS).splitlines() == [
+        "| method | runs at a time | one run with as many threads | the pinned runs | together |",
+        "|---|---|---|---|---|",
+        "| `pdml` | 2 | 12.2 steps/s | 7.0 + 7.1 steps/s | 1.16 × |",
+        "| `pdml` | 2 | 12.2 steps/s | 7.0 + 7.1 steps/s | 1.30 × |",
+        "| `pdml` | 2 | 12.2 steps/s | 7.0 + 7.1 steps/s | 1.16 × |",
+    ]
+    assert "alone, without others" in speed(JOBS, PHASES)
+    assert "0.txt': not an output of `pdml bench --jobs N --json`" in speed(JOBS + "{}\n")
+    assert "0.txt': not an output of `pdml bench --jobs N --json`" in speed(JOBS + "no\n")
+
+
 def test_methods_are_rows_with_mbpo_in_brackets(speed):
     other = METHOD.replace("dhmbpo", "redq").replace("0.674", "1.5")
     assert speed(METHOD, other).splitlines() == [

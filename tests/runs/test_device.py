@@ -19,6 +19,7 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setattr(device, "_usable_cores", lambda: list(range(8)))
     monkeypatch.setattr(device, "_siblings", lambda core: f"{core % 4},{core % 4 + 4}")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(device, "CPU_QUOTA", tmp_path / "cpu.max")
 
     def as_another_process():
         others.append(dict(device._held))
@@ -43,6 +44,14 @@ def test_distinct_physical_cores_come_first(machine, monkeypatch):
     assert device.physical_cores() == 2
 
 
+@pytest.mark.parametrize(
+    ("limit", "cores"), [("max 100000", 4), ("250000 100000", 2), ("50000 100000", 1), ("1600000 100000", 4)]
+)
+def test_a_container_has_as_many_cores_as_its_cpu_time(limit, cores, machine, tmp_path):
+    (tmp_path / "cpu.max").write_text(f"{limit}\n")
+    assert device.physical_cores() == cores
+
+
 def test_runs_get_free_cores_and_then_those_with_fewest_runs(machine):
     taken = []
     for count in (1, 2, 3, 2, 1, 8, 1):
@@ -64,6 +73,11 @@ def test_where_no_locks_can_be_made_the_first_cores_are_taken(machine, tmp_path,
     assert device.take_cores(2) == {0, 1}
     machine()
     assert device.take_cores(2) == {0, 1}
+
+
+def test_the_commands_set_the_threads_before_numpy_is_imported():
+    code = "import sys, pdml.cli; sys.exit('numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_machine_says_how_its_cores_are_threaded():

@@ -134,7 +134,7 @@ sys.exit()
         ({"host": "elsewhere", "released": "2026-01-01T00:00:00+00:00"}, 0.0, True),
         ({"host": "elsewhere", "seconds": 5.0}, 6.0, True),
         ({"machine": "another of the same name"}, 0.0, False),
-        ({"boot": "before"}, 0.0, True),
+        ({"boot": "before"}, 0.0, False),
         ({"locked": False}, 0.0, False),
         ({}, 0.0, True),  # its lock can be had
     ],

@@ -10,7 +10,7 @@ def contents(path: Path) -> dict:
     found = {}
     for file in sorted(p for p in path.rglob("*") if p.is_file()):
         name = str(file.relative_to(path))
-        if name.startswith(("events.", "lease/")) or name in ("metadata.json", "output.txt"):
+        if name.startswith(("events.", "lease/")) or name in ("metadata.json", "output.txt", "sweep_note.txt"):
             continue
         if name == "timing.csv":
             found[name] = [line.split(",")[0] for line in file.read_text().splitlines()]

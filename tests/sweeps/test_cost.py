@@ -20,7 +20,7 @@ from pdml.runs.directory import metadata
 from pdml.runs.resources import EFFICIENCY, estimate
 from pdml.runs.session import start_run
 from pdml.sweeps import cost
-from pdml.sweeps.cost import Cost, costs, describe_plan, require_disk
+from pdml.sweeps.cost import Cost, costs, describe_plan, jobs_in_memory, require_disk, require_memory
 from pdml.sweeps.plan import plan
 from pdml.sweeps.study import Arm, Study, override, read_study
 
@@ -34,6 +34,8 @@ MEASURED_PEAK = cost._peak
 def machine(monkeypatch, tmp_path):
     """A machine of known speed, and no runs but those of the test."""
     monkeypatch.setattr(cost, "_peak", lambda threads: PEAK * threads)
+    monkeypatch.setattr(cost, "available_memory", lambda: 1e12)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=1e12))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
@@ -84,6 +86,16 @@ def test_the_median_of_several_finished_runs_counts():
     for i, seconds in enumerate((100.0, 110.0, 5000.0)):  # one was frozen for long
         finished(Path("runs") / str(i), seconds_per_block=seconds)
     assert costs(runs_of("pdml"), Path("out"))[0].seconds == pytest.approx(16 * 110.0)
+
+
+def test_the_time_in_which_a_run_was_suspended_does_not_count():
+    path = finished(Path("runs/seed_9")) / "timing.csv"
+    head, *rows = path.read_text().splitlines()
+    step, seconds, *rest = zip(*(row.split(",") for row in rows), strict=True)
+    late = [str(float(value) + 36_000.0 * (i >= 8)) for i, value in enumerate(seconds)]
+    rows = [",".join(row) for row in zip(step, late, *rest, strict=True)]
+    path.write_text("\n".join([head, *rows]) + "\n")
+    assert costs(runs_of("pdml"), Path("out"))[0].seconds == pytest.approx(15 * 100.0 + cost.LONGEST_BLOCK * 100.0)
 
 
 def test_runs_that_tell_nothing_are_left_out(monkeypatch):
@@ -157,6 +169,27 @@ def test_a_plan_is_described_run_by_run_and_in_all():
     assert lines[6].startswith("times: from this machine's matmul speed")
     assert len(lines) == 7
     assert describe_plan(runs, 1, needed).splitlines()[5] == "1 worker needs about 2 h 03 min and 3.0 GB of memory"
+
+
+def test_a_plan_says_what_is_missing(monkeypatch):
+    runs, needed = runs_of("sac", seeds=(0, 1)), [Cost(60, 2e9, 1e9), Cost(60, 2e9, 1e9)]
+    monkeypatch.setattr(cost, "available_memory", lambda: 1.5e9)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=3e9))
+    lines = describe_plan(runs, 2, needed).splitlines()
+    assert lines[2] == "2 runs (2 new): 2 min in all, 4.0 GB of disk (only 3.0 GB are free)"
+    assert lines[3] == "2 workers need about 60 s and 2.0 GB of memory (only 1.5 GB are free)"
+
+
+def test_as_many_runs_at_a_time_as_the_memory_has_room_for(monkeypatch):
+    needed = [Cost(60, 0.0, memory) for memory in (1e9, 3e9, 0.0, 2e9)]
+    for free, fitting in ((6e9, 9), (5.5e9, 2), (5e9, 2), (4e9, 1), (1e9, 1), (None, 9)):
+        monkeypatch.setattr(cost, "available_memory", lambda free=free: free)
+        assert jobs_in_memory(needed, 9) == fitting
+    monkeypatch.setattr(cost, "available_memory", lambda: 4e9)
+    require_memory(needed, 1)
+    said = "jobs = 2: so many runs need up to 5.0 GB of memory at a time, 4.0 GB are free; --jobs 1 fits"
+    with pytest.raises(UserError, match=said):
+        require_memory(needed, 2)
 
 
 def test_a_description_says_where_times_come_from():

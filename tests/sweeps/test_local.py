@@ -13,6 +13,7 @@ from pdml.config.schema import Settings
 from pdml.core.signals import Stopped
 from pdml.sweeps.local import run_local
 from pdml.sweeps.plan import PlannedRun
+from pdml.sweeps.status import status_of
 from pdml.sweeps.view import SweepView
 from pdml.sweeps.worker import Outcome
 
@@ -68,7 +69,8 @@ def test_planned_runs_are_marked_before_the_first_begins(tmp_path):
     runs = planned(tmp_path, 3)
 
     def work(words, path, stop=None):
-        assert all((run.path / "output.txt").exists() for run in runs)
+        assert all(status_of(run.path).state == "waiting" for run in runs[int(words[1]) :])
+        assert all((run.path / "sweep_note.txt").exists() for run in runs[int(words[1]) :])
         return DONE
 
     assert [outcome for _, outcome in run_local(runs, 1, quiet, work)] == [DONE] * 3
@@ -80,10 +82,25 @@ def test_failures_do_not_stop_the_others(tmp_path):
             raise OSError("no space\nleft")
         return Outcome(1, "fire") if words[1] == "3" else DONE
 
-    ended = {run.path.name: outcome for run, outcome in run_local(planned(tmp_path, 5), 2, quiet, work)}
+    runs = planned(tmp_path, 5)
+    ended = {run.path.name: outcome for run, outcome in run_local(runs, 2, quiet, work)}
     assert ended.pop("seed_1") == Outcome(1, "OSError: no space left")
     assert ended.pop("seed_3") == Outcome(1, "fire")
     assert set(ended.values()) == {DONE}
+    assert status_of(runs[1].path)[1:] == ("failed", 0, None, None, None, None, "OSError: no space left")
+    assert status_of(runs[3].path).note == "fire"
+
+
+def test_a_failed_run_that_is_planned_again_waits(tmp_path):
+    runs = planned(tmp_path, 2)
+    run_local(runs[1:], 1, quiet, lambda words, path, stop=None: Outcome(1, "fire"))
+    assert status_of(runs[1].path).state == "failed"
+
+    def work(words, path, stop=None):
+        assert status_of(runs[1].path).state == "waiting"
+        return DONE
+
+    assert len(run_local(runs, 1, quiet, work)) == 2
 
 
 def test_a_run_of_another_process_comes_last(tmp_path):
@@ -114,8 +131,11 @@ def test_a_signal_stops_all_and_starts_no_more(number, tmp_path):
         return Outcome(143, "stopped")
 
     before = signal.getsignal(number)
+    (tmp_path / "seed_5").mkdir()
+    (tmp_path / "seed_5" / "mine.txt").touch()
     with pytest.raises(Stopped) as caught:
         run_local(planned(tmp_path, 6), 2, quiet, work)
+    assert [path.name for path in tmp_path.rglob("*")] == ["seed_5", "mine.txt"]  # nothing is waiting any more
     assert caught.value.number == number
     assert sorted(begun) == sorted(stopped) == ["0", "1"]
     assert signal.getsignal(number) is before

@@ -13,6 +13,7 @@ from pdml.core.signals import Stopped
 from pdml.sweeps import on_ray
 from pdml.sweeps.on_ray import RETRIES, installed_software, run_on_ray, software_difference
 from pdml.sweeps.plan import plan
+from pdml.sweeps.status import runs_below, status_of
 from pdml.sweeps.study import Arm, Study
 from pdml.sweeps.worker import OUTPUT, STOPPED, Outcome
 
@@ -87,7 +88,6 @@ class FakeRay(types.ModuleType):
 def ray(monkeypatch):
     fake = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", fake)
-    monkeypatch.setattr(on_ray, "_require_cluster", lambda address: None)
     return fake
 
 
@@ -132,6 +132,22 @@ def test_a_start_is_told_once_the_run_says_something(ray, done, tmp_path):
     assert changes == [("seed_1", True), ("seed_0", False), ("seed_1", False), ("seed_2", False)]
 
 
+def test_a_run_whose_directory_is_moved_meanwhile_does_not_end_the_others(ray, done, tmp_path):
+    runs = plan(STUDY, tmp_path / "out")
+    ray.during_wait = lambda: ray.waits == 1 and runs[2].path.rename(tmp_path / "moved")
+    assert len(run_on_ray(runs, None, 1, lambda run, outcome: None)) == 3
+
+
+def test_a_worker_that_raises_says_why(monkeypatch, tmp_path):
+    def work(words, path, stop):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(on_ray, "work", work)
+    job = on_ray._Job(installed_software(), {}, tmp_path, tmp_path)
+    said = "OSError: [Errno 28] No space left on device"
+    assert on_ray._do(("train",), str(tmp_path), job) == Outcome(1, said)
+
+
 def test_a_task_that_ray_gives_up_is_a_run_that_failed(ray, monkeypatch, tmp_path):
     def work(words, path, stop):
         raise AssertionError
@@ -143,6 +159,7 @@ def test_a_task_that_ray_gives_up_is_a_run_that_failed(ray, monkeypatch, tmp_pat
     monkeypatch.setattr(on_ray, "_do", fails)
     ended = run_on_ray(plan(STUDY, tmp_path), None, 1, lambda run, outcome: None)
     assert {outcome for _, outcome in ended} == {Outcome(1, "given up by Ray: RuntimeError: the node died")}
+    assert {status_of(run.path)[1] for run, _ in ended} == {"failed"}
 
 
 def test_a_signal_cancels_the_rest(ray, done, tmp_path):
@@ -152,6 +169,7 @@ def test_a_signal_cancels_the_rest(ray, done, tmp_path):
         run_on_ray(plan(STUDY, tmp_path), None, 1, lambda run, outcome: changes.append(outcome))
     assert changes == [Outcome(0, ""), *[Outcome(STOPPED, "stopped")] * 2]
     assert ray.closed
+    assert runs_below([tmp_path]) == []  # nothing is waiting any more
 
 
 def test_other_software_on_a_node_is_refused_before_anything_is_written(ray, done, tmp_path, monkeypatch):
@@ -189,7 +207,7 @@ def test_variables_of_jax_and_pdml_reach_the_runs(ray, monkeypatch, tmp_path):
 
 def test_the_software_is_the_code_and_the_versions_that_decide_the_bits():
     found = installed_software()
-    assert list(found) == ["the code of pdml", "python", "jax", "jaxlib", "numpy", "gymnasium", "mujoco"]
+    assert list(found) == ["the code of pdml", "python", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mujoco"]
     assert found == installed_software()
     assert software_difference(found, found) == ""
     assert (
@@ -204,6 +222,13 @@ def test_without_ray_the_command_says_how_to_install_it(tmp_path, capsys, monkey
     assert main(words) == 2
     assert capsys.readouterr().err == "pdml: --on ray: needs Ray: pip install 'pdml[ray]' (in a checkout, '.[ray]')\n"
     assert not (tmp_path / "out").exists()
+
+
+def test_the_cluster_is_asked_before_anything_is_measured(ray, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("pdml.sweeps.cost.costs", lambda runs, out: pytest.fail("it was measured"))
+    words = ["sweep", "rate", "--on", "ray", "--address", "nowhere", "--seeds", "0", "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith("pdml: address = 'nowhere': must be auto, or HOST:PORT")
 
 
 def test_a_directory_called_ray_is_not_the_library(monkeypatch):
@@ -225,11 +250,11 @@ def test_a_directory_called_ray_is_not_the_library(monkeypatch):
         ("here", 1, "", "address = 'here': no Ray cluster answers there"),
     ],
 )
-def test_why_a_cluster_cannot_be_used_is_one_line(address, code, printed, said, monkeypatch):
+def test_why_a_cluster_cannot_be_used_is_one_line(ray, address, code, printed, said, monkeypatch):
     monkeypatch.setattr(on_ray, "_require_port", lambda address: None)
     answer = types.SimpleNamespace(returncode=code, stderr=printed)
     monkeypatch.setattr(on_ray.subprocess, "run", lambda *_, **__: answer)
     with pytest.raises(UserError) as caught:
-        on_ray._require_cluster(address)
+        on_ray.require_cluster(address)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)

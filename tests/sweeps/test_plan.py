@@ -67,6 +67,22 @@ def test_shipped_studies_have_the_papers_runs(name, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_studies_that_measure_and_archive_alike_share_their_runs():
+    """As docs/sweeps.md says: in one directory, a run that several of them have is done once."""
+    found = {}
+    for name in ("comparison", "replay", "decay", "ablation", "rate", "overhead"):
+        for run in plan(read_study(name), Path("out")):
+            assert found.setdefault(run.path, run) == run
+    assert len(found) < sum(SIZES[name] for name in ("comparison", "replay", "decay", "ablation", "rate", "overhead"))
+
+
+def test_studies_are_listed_with_their_number_of_runs(capsys):
+    assert main(["list", "studies"]) == 0
+    assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()] == [
+        [name, str(size), "runs"] for name, size in SIZES.items()
+    ]
+
+
 def test_settings_off_the_defaults_are_in_the_name_and_in_the_command():
     grid = {"mixture.rate": (0.02, 0.1), "agent.hidden_sizes": ((64, 64),)}
     runs = plan(study_of([Arm("pdml", grid)]), Path("out"))
@@ -227,7 +243,7 @@ def test_a_name_that_no_file_system_takes_is_refused():
         plan(study_of([Arm("pdml", changes)]), Path("out"))
 
 
-@pytest.mark.parametrize("place", ["out", "out/Hopper-v5", "out/Hopper-v5/sac"])
+@pytest.mark.parametrize("place", ["out", "out/Hopper-v5", "out/Hopper-v5/sac", "out/Hopper-v5/sac/seed_0"])
 def test_a_file_in_the_place_of_a_directory_is_refused(place, tmp_path):
     (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / place).write_text("")
@@ -289,6 +305,20 @@ def test_train_refuses_other_settings_with_the_same_words(tmp_path, capsys):
     written(run, **{"agent.gamma": 0.5})
     assert main(run.words) == 2
     assert f"run-dir = '{run.path}': its run has agent.gamma = 0.5, not 0.99" in capsys.readouterr().err
+
+
+def test_a_run_is_not_resumed_with_another_number_of_threads(tmp_path):
+    (two,) = plan(study_of([Arm("sac", {})], steps=9000), tmp_path, 2)
+    written(two, done=False)
+    (two.path / "metadata.json").write_text('{"machine": {"threads": 1}}')
+    said = r"its run has --threads 1, not 2, and is not done; resume it with --cpus-per-run 1"
+    with pytest.raises(UserError, match=said):
+        state_of(two)
+    (two.path / "metadata.json").write_text('{"machine": {"threads": 2}}')
+    assert state_of(two) == "unfinished"
+    (two.path / "metadata.json").write_text('{"machine": {"threads": 1}}')
+    (two.path / "DONE").touch()
+    assert state_of(two) == "done"
 
 
 def test_a_damaged_configuration_is_refused_in_one_line(tmp_path):

@@ -13,6 +13,7 @@ from rich.console import Console
 from pdml.cli import main
 from pdml.sweeps import status
 from pdml.sweeps.status import duration, lease_sign, runs_below, status_lines, status_of, status_table
+from pdml.sweeps.worker import Outcome, note_outcome
 
 
 def lease(path, number=1, age=0.0, released=None):
@@ -67,6 +68,9 @@ def test_a_lease_that_is_half_written_counts_as_a_sign_of_life(tmp_path):
     lease(path)
     (path / "lease" / "000001.json").write_text("{")
     assert status_of(path).state == "running"
+    then = time.time() - 600.0
+    os.utime(path / "lease" / "000001.json", (then, then))
+    assert status_of(path).state == "silent"
 
 
 def test_a_run_that_failed_says_why(tmp_path):
@@ -78,11 +82,35 @@ def test_a_run_that_failed_says_why(tmp_path):
 
 
 def test_a_planned_run_waits_and_one_that_was_refused_has_failed(tmp_path):
-    (tmp_path / "output.txt").touch()
+    (tmp_path / "sweep_note.txt").touch()
     assert status_of(tmp_path)[1:] == ("waiting", 0, None, None, None, None, "")
-    (tmp_path / "output.txt").write_text("pdml on Hopper-v5\npdml: memory: the run needs about 9 TB\n\n")
+    note_outcome(tmp_path, Outcome(2, "memory: the run needs about 9 TB"))
     found = status_of(tmp_path)
     assert (found.state, found.note) == ("failed", "memory: the run needs about 9 TB")
+
+
+@pytest.mark.parametrize("released", [None, "now"])
+def test_a_run_that_its_sweep_gave_up_has_failed_until_another_process_takes_it(tmp_path, released):
+    """Its process was killed, or ended with an error that is no fault of the run."""
+    path = unfinished(tmp_path / "run")
+    lease(path, age=1.0, released=released)
+    note_outcome(path, Outcome(-9, "killed by SIGKILL"))
+    found = status_of(path)
+    assert (found.state, found.note, found.ended) == ("failed", "killed by SIGKILL", True)
+    lease(path, number=2, age=-1.0, released=released)
+    assert status_of(path).state == ("stopped" if released else "running")
+    (path / "DONE").touch()
+    assert status_of(path).state == "done"
+
+
+def test_silence_is_measured_by_the_clock_of_the_file_system(tmp_path, monkeypatch):
+    path = unfinished(tmp_path / "run")
+    lease(path, age=30.0)
+    now = time.time()
+    monkeypatch.setattr(status.time, "time", lambda: now + 3600.0)  # of the machine that asks
+    assert status_of(path).state == "running"
+    monkeypatch.setattr(status.tempfile, "TemporaryFile", lambda dir: (dir / "no" / "no").open("rb"))
+    assert status_of(path).state == "silent"  # without the right to write there is no other clock
 
 
 def test_collected_results_without_a_file_done_are_done_where_they_reach_their_end(tmp_path):
@@ -121,7 +149,8 @@ def test_during_the_warm_up_the_checkpoints_tell_the_step(tmp_path):
 def test_runs_and_planned_runs_are_found_without_looking_inside_a_run(tmp_path):
     first, second = write_run(tmp_path / "b" / "seed_0"), tmp_path / "a" / "seed_0"
     second.mkdir(parents=True)
-    (second / "output.txt").touch()
+    (second / "sweep_note.txt").touch()
+    (tmp_path / "output.txt").touch()  # what a sweep printed
     (first / "archive").mkdir()
     (first / "archive" / "config.json").touch()
     assert runs_below([tmp_path, tmp_path / "b"]) == [second, first]

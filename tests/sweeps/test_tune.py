@@ -146,7 +146,7 @@ def test_what_cannot_be_tuned_is_said_before_anything_is_written(study, fields, 
     assert not (tmp_path / "out").exists()
 
 
-def test_trials_are_compared_at_a_ninth_and_a_third_of_the_steps_where_there_are_evaluations(tmp_path):
+def test_trials_are_compared_at_a_ninth_and_a_third_after_the_warm_up_where_there_are_evaluations(tmp_path):
     assert new_tuning(STUDY, [RATE], tmp_path).rungs == (2000, 4000, 9500)
     assert new_tuning(STUDY._replace(steps=3000), [RATE], tmp_path).rungs == (1000, 2000, 3000)
     assert new_tuning(STUDY._replace(steps=1000), [RATE], tmp_path).rungs == (1000,)
@@ -257,6 +257,17 @@ def test_a_trial_that_fails_is_named_and_the_others_go_on(tmp_path):
     assert best_trial(ended).values["agent.learning_rate"] < 2e-3
 
 
+def test_a_worker_that_raises_costs_a_trial_and_not_the_command(tmp_path):
+    def full_disk(words):
+        if rate_of(words) > 1e-3:
+            raise OSError("no space left")
+        return ""
+
+    ended, _, _ = go(tmp_path, trials=6, fake=Fake(full_disk))
+    assert len(ended) == 6
+    assert {trial.reason for trial in ended} == {"", "OSError: no space left"}
+
+
 def test_settings_that_do_not_fit_together_cost_a_trial_and_no_run(tmp_path):
     fields = ("rollouts.longest=1..200", "dynamics.num_elites=2..7")
     study = with_arms(Arm("mbpo", {"rollouts.max_rows": (700,)}))
@@ -319,6 +330,24 @@ def test_a_signal_stops_and_the_same_command_resumes(tmp_path):
     assert not (tmp_path / "stopped" / BEST).exists()
     ended, _, _ = go(tmp_path / "stopped")
     assert facts(ended) == facts(go(tmp_path / "unbroken")[0])
+
+
+@pytest.mark.parametrize(
+    ("seeds", "more", "used"),
+    [
+        ("1000-1003", [], (1000, 1001, 1002, 1003)),
+        ("0-7", [], (1000, 1001)),
+        ("1000-1003", ["--seeds", "2000"], (2000,)),
+    ],
+)
+def test_the_seeds_are_the_studys_where_they_are_for_tuning(seeds, more, used, tmp_path, monkeypatch, capsys):
+    text = f'envs = ["InvertedPendulum-v5"]\nmethods = ["mbpo"]\nseeds = "{seeds}"\nsteps = 9500\n'
+    (tmp_path / "mine.toml").write_text(text)
+    tried = []
+    monkeypatch.setattr("pdml.sweeps.tune.tune", lambda tuning, *_: tried.append(tuning.study.seeds) or [])
+    words = ["tune", str(tmp_path / "mine.toml"), "--field", RATE, "--trials", "2", "--out", str(tmp_path / "out")]
+    assert main([*words, *more]) == 1
+    assert tried == [used]
 
 
 def test_without_optuna_the_command_says_how_to_install_it(tmp_path, capsys, monkeypatch):

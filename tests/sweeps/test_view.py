@@ -62,6 +62,16 @@ def test_without_a_terminal_every_change_is_a_line_and_failures_come_last(study,
     assert err == "pdml: runs/small/Hopper-v5/mbpo/seed_0: the run failed (fire in mbpo 0)\n"
 
 
+def test_after_a_stop_failures_are_named_too(study, capsys, monkeypatch):
+    stops = "if seed == '1': import os, time; os.kill(os.getppid(), 15); time.sleep(60)"
+    monkeypatch.setattr(worker, "COMMAND", (sys.executable, "-c", FAKE.replace("print", f"{stops}\nprint")))
+    assert main(["sweep", "small.toml", "--jobs", "1"]) == 143
+    assert capsys.readouterr().err.splitlines() == [
+        "pdml: runs/small/Hopper-v5/mbpo/seed_0: the run failed (fire in mbpo 0)",
+        "pdml: stopped (SIGTERM); the same command resumes",
+    ]
+
+
 def test_options_choose_among_the_study_and_where_to(study, capsys):
     words = ["--methods", "sac", "--seeds", "0,3", "--set", "agent.gamma=0.9", "batch_size=64", "--out", "there"]
     assert main(["sweep", "small.toml", *words, "--envs", "Hopper-v5", "Ant-v5", "--steps", "6000"]) == 0
@@ -101,7 +111,28 @@ def test_a_dry_run_prints_every_run_and_writes_nothing(study, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["small.toml"]
 
 
+def test_default_jobs_fit_into_the_memory_and_more_are_refused(study, capsys, monkeypatch):
+    monkeypatch.setattr("pdml.runs.device.physical_cores", lambda: 4)
+    monkeypatch.setattr("pdml.sweeps.cost.available_memory", lambda: 1e9)
+    assert main(["sweep", "small.toml", "--jobs", "4"]) == 2
+    assert capsys.readouterr().err.startswith("pdml: jobs = 4: so many runs need up to ")
+    assert main(["sweep", "small.toml", "--dry-run"]) == 0
+    assert "1 worker needs about" in capsys.readouterr().out
+    assert main(["sweep", "small.toml", "--methods", "sac"]) == 0
+    assert capsys.readouterr().out.startswith("small: 2 runs in runs/small, 0 done already; 1 at a time, for lack of")
+
+
+def test_more_cores_per_run_than_there_are_are_refused_before_anything_is_written(study, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("pdml.runs.device.available_threads", lambda: 2)
+    for more in ([], ["--dry-run"]):
+        assert main(["sweep", "small.toml", "--cpus-per-run", "64", *more]) == 2
+        said = "pdml: cpus-per-run = 64: must lie in [1, 2], the cores this process may use\n"
+        assert capsys.readouterr() == ("", said)
+    assert [path.name for path in tmp_path.iterdir()] == ["small.toml"]
+
+
 def test_cores_per_run_reach_the_command(study, monkeypatch):
+    monkeypatch.setattr("pdml.runs.device.available_threads", lambda: 2)
     monkeypatch.setattr(
         worker,
         "COMMAND",

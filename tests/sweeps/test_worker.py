@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from pdml.core.errors import UserError
 from pdml.sweeps import worker
-from pdml.sweeps.worker import Outcome, end_children, mark_planned, work
+from pdml.sweeps.worker import Outcome, attempt, end_children, mark_planned, work
 
 RUNNER = "import os, sys, time; from pathlib import Path; run = Path(sys.argv[1]); exec(sys.argv[2])"
 COUNT = "n = len(list(run.glob('start*'))); (run / f'start{n}').touch();"
@@ -60,6 +61,15 @@ def test_the_reason_is_the_last_line_of_this_start(tmp_path):
     said = "pdml: the run failed (fire); see run/error.txt; resume with: pdml resume run"
     assert do(tmp_path, f"print({said!r} + '\\n'); sys.exit(1)") == Outcome(1, "the run failed (fire)")
     assert do(tmp_path, "sys.exit(2)") == Outcome(2, "exit code 2, and no output")
+
+
+def test_the_threads_of_a_run_are_set_before_it_begins(tmp_path, monkeypatch):
+    """Else NumPy's BLAS has a thread for every core of the machine."""
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")  # chosen by the user
+    code = "print(os.environ['OPENBLAS_NUM_THREADS'], os.environ['OMP_NUM_THREADS'])"
+    assert work((str(tmp_path), code, "--threads", "3"), tmp_path).code == 0
+    assert (tmp_path / "output.txt").read_text() == "3 5\n"
 
 
 def test_a_killed_run_is_started_again(tmp_path):
@@ -115,7 +125,7 @@ def test_waiting_for_another_process_ends_when_asked_to_stop(tmp_path):
     wait_for(lambda: starts(tmp_path) == 1 and not worker._children)
     stop.set()
     thread.join(10.0)
-    assert ended == [Outcome(worker.STOPPED, "stopped before it had begun")]
+    assert ended == [Outcome(worker.STOPPED, "stopped")]
     assert starts(tmp_path) == 1
 
 
@@ -153,7 +163,7 @@ def test_children_that_do_not_stop_can_be_ended(tmp_path):
     assert ended == []
     end_children()
     thread.join(10.0)
-    assert ended == [Outcome(-9, "killed by SIGKILL")]
+    assert ended == [Outcome(worker.STOPPED, "killed before it had saved")]
     assert starts(tmp_path) == 1
 
 
@@ -180,11 +190,29 @@ def test_the_process_is_in_a_session_of_its_own_and_reads_the_end_of_its_input_w
     assert len(list(tmp_path.glob("end*"))) == 3
 
 
-def test_a_planned_run_has_an_empty_output_and_an_old_output_is_kept(tmp_path):
+def test_a_planned_run_has_an_empty_note_and_an_old_output_is_kept(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "output.txt").write_text("kept")
     mark_planned([tmp_path / "a", tmp_path / "b"])
-    assert [(tmp_path / name / "output.txt").read_text() for name in "ab"] == ["", "kept"]
+    assert [(tmp_path / name / "sweep_note.txt").read_text() for name in "ab"] == ["", ""]
+    assert (tmp_path / "b" / "output.txt").read_text() == "kept"
+
+
+def test_directories_that_cannot_be_made_are_one_line_and_leave_nothing(tmp_path):
+    (tmp_path / "b").touch()
+    with pytest.raises(UserError, match=r"run-dir = '.*/b': cannot be written \(File exists\)"):
+        mark_planned([tmp_path / "a", tmp_path / "b"])
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_note_says_why_a_run_failed_until_it_is_started_again(tmp_path):
+    stop = threading.Event()
+    for code, note in (("sys.exit(1)", "exit code 1, and no output\n"), ("sys.exit(143)", "")):
+        (tmp_path / "config.json").touch()
+        attempt(work, (str(tmp_path), code), tmp_path, stop)
+        assert (tmp_path / "sweep_note.txt").read_text() == note
+    attempt(work, (str(tmp_path), "print('on')"), tmp_path, stop)
+    assert not (tmp_path / "sweep_note.txt").exists()
 
 
 STARTS_ANOTHER = "import subprocess; p = subprocess.Popen(['sleep', '60']); (run / f'pid{p.pid}').touch();"

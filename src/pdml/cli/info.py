@@ -80,9 +80,11 @@ def _environments() -> list[str]:
 
 
 def _studies() -> list[str]:
+    from pdml.sweeps.plan import number_of_runs
     from pdml.sweeps.study import shipped_studies
 
-    return [f"{name:12s} {study.summary}" for name, study in shipped_studies().items()]
+    found = shipped_studies().items()
+    return [f"{name:12s} {number_of_runs(study):3d} runs  {study.summary}" for name, study in found]
 
 
 def settings_table() -> list[str]:

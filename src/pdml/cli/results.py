@@ -32,11 +32,12 @@ def add_commands(commands: Any) -> None:
 def _collect_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Copy config, metadata, evaluations, progress, diagnostics, timing and analyses of every\n"
-        "finished run at or below OUT. Runs that are not finished are named and left out."
+        "finished run at or below OUT. Runs that are not finished, or were for tuning, are named and left out."
     )
     parser.add_argument("out", metavar="OUT", type=Path, help="a run, or a directory with runs below it")
     parser.add_argument("--into", metavar="DIR", type=Path, required=True, help="where to; runs keep their path")
     parser.add_argument("--replace", action="store_true", help="overwrite runs of other content; else they are refused")
+    parser.add_argument("--tuning", action="store_true", help="keep also runs of pdml tune, of seeds from 1000 on")
     parser.set_defaults(run=_collect)
 
 
@@ -44,7 +45,7 @@ def _collect(options: argparse.Namespace) -> int:
     from pdml.reporting.collect import collect_runs
 
     counts: Counter[str] = Counter()
-    for found in collect_runs(options.out, options.into, options.replace):
+    for found in collect_runs(options.out, options.into, options.replace, options.tuning):
         counts[found.outcome] += 1
         if found.outcome == "refused":
             print(f"pdml: {found.source}: refused, {found.reason}", file=sys.stderr)
@@ -173,7 +174,7 @@ def _write_page(page: Path, text: str) -> None:
 def _speed_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Print outputs of `pdml bench` that were kept as files: one column per file; or outputs of\n"
-        "`pdml bench --method NAME`: one row per file."
+        "`pdml bench --method NAME`: one row per file; or of `pdml bench --jobs N --json`: one row per line."
     )
     parser.add_argument("paths", metavar="FILE", type=Path, nargs="+", help="files with what pdml bench printed")
     parser.set_defaults(run=_speed)

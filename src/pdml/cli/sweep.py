@@ -31,7 +31,6 @@ def _sweep_parser(parser: argparse.ArgumentParser) -> None:
         "resumed. Ctrl-C saves and stops all; the same command resumes. `pdml list studies` has all that come with\n"
         "the package; STUDY can also be a .toml file of your own. The exit code is 1 if a run failed."
     )
-    parser.add_argument("study", metavar="STUDY", help="a name, or a .toml file")
     add_choices(parser)
     parser.add_argument("--dry-run", action="store_true", help="only print the runs, with the time and disk they need")
     parser.add_argument("--on", choices=ON, default="local", help="this machine, or a Ray cluster (default: local)")
@@ -41,53 +40,79 @@ def _sweep_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def add_choices(parser: argparse.ArgumentParser) -> None:
-    """Add the options that change a study, and where and how its runs are done."""
+    """Add the study and the options that change it, and where and how its runs are done."""
+    parser.usage = "%(prog)s STUDY [option ...]"
+    parser.add_argument("study", metavar="STUDY", nargs="?", help="a name, or a .toml file")
     parser.add_argument("--seeds", metavar="S", help="instead of the study's, e.g. 0-7 or 0,3")
     parser.add_argument("--envs", metavar="ENV", nargs="+", help="instead of the study's")
     parser.add_argument("--methods", metavar="NAME", nargs="+", help="instead of all the study's")
     parser.add_argument("--steps", metavar="N", help="real steps of each run")
     parser.add_argument("--set", metavar="FIELD=VALUE", nargs="+", action="extend", default=[], help="a setting of all")
     parser.add_argument("--out", metavar="DIR", type=Path, help="directory of the runs (default: runs/STUDY)")
-    parser.add_argument("--jobs", metavar="N", help="runs at a time (default: as many as there are physical cores)")
+    parser.add_argument("--jobs", metavar="N", help="runs at a time (default: physical cores, if memory suffices)")
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    from pdml.runs.device import physical_cores
-    from pdml.sweeps.cost import costs, describe_plan, require_disk
+    from pdml.sweeps.cost import costs, describe_plan, jobs_in_memory, require_disk, require_memory
     from pdml.sweeps.local import run_local
     from pdml.sweeps.plan import plan, state_of
     from pdml.sweeps.view import SweepView
 
-    cpus = whole("cpus-per-run", options.cpus_per_run)
-    jobs = max(physical_cores() // cpus, 1) if options.jobs is None else whole("jobs", options.jobs)
-    if options.address is not None and options.on != "ray":
-        raise UserError("--address: only for --on ray")
-    if options.jobs is not None and options.on == "ray":
-        raise UserError("--jobs: only for --on local; a cluster does as many runs at a time as it has cores")
+    cpus, jobs = _cpus_and_jobs(options)
     study = chosen_study(options)
     out = options.out or Path("runs") / study.name
     runs = plan(study, out, cpus)
     states = [state_of(run) for run in runs]
-    if options.dry_run:
-        print(describe_plan(runs, jobs))
-        return 0
     done = [run for run, state in zip(runs, states, strict=True) if state == "done"]
     left = [run for run, state in zip(runs, states, strict=True) if state != "done"]
-    require_disk(left, costs(left, out), out)
-    view = SweepView(f"{study.name}: {len(runs)} runs in {out}, {len(done)} done already", left, done, out)
+    if options.on == "ray" and not options.dry_run:
+        from pdml.sweeps.on_ray import require_cluster
+
+        require_cluster(options.address)
+    needed = costs(runs, out)
+    fitting = jobs_in_memory(needed, jobs) if options.on == "local" and options.jobs is None else jobs
+    if options.dry_run:
+        print(describe_plan(runs, fitting, needed))
+        return 0
+    require_disk(left, needed, out)
+    if options.on == "local":
+        require_memory(needed, fitting)
+    title = f"{study.name}: {len(runs)} runs in {out}, {len(done)} done already"
+    title += f"; {fitting} at a time, for lack of memory" if fitting < jobs else ""
+    view = SweepView(title, left, done, out)
     try:
         with view:
-            ended = _on_ray(options, left, cpus, view) if options.on == "ray" else run_local(left, jobs, view.changed)
+            ended = (
+                _on_ray(options, left, cpus, view) if options.on == "ray" else run_local(left, fitting, view.changed)
+            )
     except Stopped as stopped:
+        for row in view.failures():
+            print(f"pdml: {row.path}: {row.note}", file=sys.stderr)
         print(f"pdml: stopped ({stopped}); the same command resumes", file=sys.stderr)
         return 128 + stopped.number
     return _conclude(ended, len(done), out)
+
+
+def _cpus_and_jobs(options: argparse.Namespace) -> tuple[int, int]:
+    """Return how many cores each run has, and how many runs there are at a time."""
+    from pdml.runs.device import available_threads, physical_cores
+
+    if options.address is not None and options.on != "ray":
+        raise UserError("--address: only for --on ray")
+    if options.jobs is not None and options.on == "ray":
+        raise UserError("--jobs: only for --on local; a cluster does as many runs at a time as it has cores")
+    cpus, most = whole("cpus-per-run", options.cpus_per_run), available_threads()
+    if options.on == "local" and cpus > most:
+        raise UserError(f"cpus-per-run = {cpus}: must lie in [1, {most}], the cores this process may use")
+    return cpus, max(physical_cores() // cpus, 1) if options.jobs is None else whole("jobs", options.jobs)
 
 
 def chosen_study(options: argparse.Namespace) -> "Study":
     """Return the study that a command names, with what its options change."""
     from pdml.sweeps.study import override, read_study
 
+    if options.study is None:
+        raise UserError("STUDY is missing; it comes first, since --envs, --methods and --set take all words after them")
     study = read_study(options.study)
     return override(study, options.seeds, options.envs, options.methods, options.steps, options.set)
 

@@ -173,7 +173,7 @@ def _resume_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def _stdin_argument(parser: argparse.ArgumentParser) -> None:
-    text = "save and stop when standard input ends; a scheduler that holds its other end takes its runs with it"
+    text = "save and stop when standard input ends: runs stop when the scheduler that holds its other end dies"
     parser.add_argument("--stop-with-stdin", action="store_true", help=text)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from pdml.cli.sweep import add_choices, chosen_study
 from pdml.config.parse import whole
+from pdml.config.schema import FIRST_TUNING_SEED
 from pdml.core.signals import Stopped
 
 
@@ -16,10 +17,10 @@ def add_commands(commands: Any) -> None:
     parser.description = (
         "Try settings that Optuna proposes, each as ordinary runs, of which the worse ones stop early. The\n"
         "best settings end in OUT/best.json, for pdml train --config. Ctrl-C saves and stops all; the same command\n"
-        "resumes. The seeds are 1000-1001, or others from 1000 on: results are reported on smaller ones.\n"
+        "resumes. The seeds are 1000-1001, or others from 1000 on that the study or --seeds names: results are\n"
+        "reported on smaller ones.\n"
         "A field is name=low..high (log scale from a factor of ten on) or name=a|b|c."
     )
-    parser.add_argument("study", metavar="STUDY", help="a name, or a .toml file")
     parser.add_argument("--field", metavar="NAME=LOW..HIGH", action="append", required=True, help="a setting to tune")
     parser.add_argument("--trials", metavar="N", required=True, help="how many choices of settings to try in all")
     add_choices(parser)
@@ -28,7 +29,7 @@ def add_commands(commands: Any) -> None:
 
 def _tune(options: argparse.Namespace) -> int:
     from pdml.runs.device import physical_cores
-    from pdml.sweeps.cost import costs, require_disk
+    from pdml.sweeps.cost import costs, jobs_in_memory, require_disk, require_memory
     from pdml.sweeps.tune import (
         BEST,
         best_trial,
@@ -42,13 +43,17 @@ def _tune(options: argparse.Namespace) -> int:
 
     trials = whole("trials", options.trials, most=100_000)
     jobs = physical_cores() if options.jobs is None else whole("jobs", options.jobs)
-    options.seeds = options.seeds or "1000-1001"
     study = chosen_study(options)
+    if options.seeds is None and min(study.seeds) < FIRST_TUNING_SEED:
+        study = study._replace(seeds=(FIRST_TUNING_SEED, FIRST_TUNING_SEED + 1))
     out = options.out or Path("tune") / study.name
     tuning = new_tuning(study, options.field, out)
     require_optuna()
     runs = trial_runs(tuning, first_values(tuning.fields), None)
-    require_disk(runs * trials, costs(runs, out) * trials, out)
+    needed = costs(runs, out)
+    require_disk(runs * trials, needed * trials, out)
+    jobs = jobs_in_memory(needed * jobs, jobs) if options.jobs is None else jobs
+    require_memory(needed * jobs, jobs)
     print(f"{study.name}: {trials} trials of {len(study.seeds)} runs in {out}, compared at steps {tuning.rungs}")
     try:
         ended = tune(tuning, trials, jobs, lambda line: print(line, flush=True))

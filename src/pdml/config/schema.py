@@ -233,6 +233,10 @@ class DoubleConfig:
     first_factor: int = option(5, "factor on patience and epochs for the first fit", "[1, inf)")
 
 
+FIRST_TUNING_SEED = 1000
+"""Settings are tuned on seeds from here on; results are reported on smaller ones."""
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """How far a run goes, and what is recorded on the way; none of it changes what is learned."""

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from pdml.config.files import read_metadata
+from pdml.config.schema import FIRST_TUNING_SEED
 from pdml.core.errors import UserError
 from pdml.reporting.read import Run, find, read
 
@@ -27,12 +28,12 @@ class Collected(NamedTuple):
     source: Path
     target: Path
     outcome: str
-    """collected, extended, replaced, unchanged; skipped if it is not finished; refused if a person must decide."""
+    """collected, extended, replaced, unchanged; skipped if it is no result; refused if a person must decide."""
     reason: str = ""
     """Why it was skipped or refused; otherwise what was done."""
 
 
-def collect_runs(out: Path, into: Path, replace: bool = False) -> Iterator[Collected]:
+def collect_runs(out: Path, into: Path, replace: bool = False, tuning: bool = False) -> Iterator[Collected]:
     """Copy what is kept of every finished run at or below a directory, one after another.
 
     A run keeps its path below `out`; where `out` is itself a run, it keeps its name.
@@ -40,6 +41,7 @@ def collect_runs(out: Path, into: Path, replace: bool = False) -> Iterator[Colle
     Args:
         into: Where to; runs that are already below it are left alone.
         replace: Overwrite runs of other content. Without it they are refused.
+        tuning: Keep also runs that settings were tuned on. Without it they are skipped.
     """
     if into.exists() and not into.is_dir():
         raise UserError(f"into = '{into}': is a file, a directory is needed")
@@ -50,12 +52,17 @@ def collect_runs(out: Path, into: Path, replace: bool = False) -> Iterator[Colle
         raise UserError(f"run = '{out}': all its runs are already in '{into}'")
     for source in sources:
         place = Path(out.resolve().name) if source == out else source.relative_to(out)
-        yield _collect(source, into / place, replace)
+        yield _collect(source, into / place, replace, tuning)
 
 
-def _collect(source: Path, target: Path, replace: bool) -> Collected:
+def _collect(source: Path, target: Path, replace: bool, tuning: bool) -> Collected:
     try:
         run = read(source)
+        if run.config.seed >= FIRST_TUNING_SEED and not tuning:
+            reason = (
+                f"seeds from {FIRST_TUNING_SEED} on are for tuning, and its seed is {run.config.seed}; see --tuning"
+            )
+            return Collected(source, target, "skipped", reason)
         if not (source / "DONE").exists():
             return Collected(source, target, "skipped", _why_unfinished(run))
         if run.problems:

@@ -1,9 +1,10 @@
 """What `pdml bench` printed, kept as files, as Markdown tables for a page."""
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pdml.core.errors import UserError
 
@@ -27,6 +28,10 @@ STEP_PHASES = ("weigh", "fit", "imagine", "refine", "improve", "total")
 """The phases of a real step that a table of methods shows."""
 
 
+JOBS_KEYS = {"method", "jobs", "one_run_steps_per_second", "pinned_steps_per_second", "ratio"}
+"""What an output of `pdml bench --jobs N --json` has."""
+
+
 class BenchOutput(NamedTuple):
     """One kept output of `pdml bench`."""
 
@@ -39,20 +44,54 @@ class BenchOutput(NamedTuple):
 
 
 def speed_table(paths: Sequence[Path]) -> str:
-    """Return a table of outputs of one kind: of phases, one column per output; of methods, one row per output."""
-    outputs = [_bench_output(path) for path in paths]
+    """Return a table of outputs of one kind: of phases, one column per output; of methods and of jobs, one row."""
+    texts = [_read(path) for path in paths]
+    is_json = {text.startswith("{") for text in texts}
+    if is_json == {True}:
+        return _jobs([one for path, text in zip(paths, texts, strict=True) for one in _jobs_outputs(path, text)])
+    if len(is_json) > 1:
+        raise UserError("speed: give outputs of `pdml bench --jobs N --json` alone, without others")
+    outputs = [_bench_output(path, text) for path, text in zip(paths, texts, strict=True)]
     kinds = {"peak" in output.head.groupdict() for output in outputs}
     if len(kinds) > 1:
         raise UserError("speed: give outputs of `pdml bench` or of `pdml bench --method NAME`, not both")
     return _phases(outputs) if kinds == {True} else _methods(outputs)
 
 
-def _bench_output(path: Path) -> BenchOutput:
-    """Read an output of `pdml bench`."""
+def _read(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"speed = '{path}': cannot be read ({type(error).__name__})") from None
+
+
+def _jobs_outputs(path: Path, text: str) -> list[dict[str, Any]]:
+    """Read outputs of `pdml bench --jobs N --json`, one per line."""
+    try:
+        found = [json.loads(line) for line in text.splitlines()]
+        for one in found:
+            if not one.keys() >= JOBS_KEYS:
+                raise ValueError
+    except (ValueError, AttributeError):
+        raise UserError(f"speed = '{path}': not an output of `pdml bench --jobs N --json`") from None
+    return found
+
+
+def _jobs(outputs: Sequence[dict[str, Any]]) -> str:
+    """Return the real steps per second of one run with all threads, and of pinned runs at a time."""
+    lines = [
+        "| method | runs at a time | one run with as many threads | the pinned runs | together |",
+        "|---|---|---|---|---|",
+    ]
+    for one in outputs:
+        pinned = " + ".join(f"{rate:.1f}" for rate in one["pinned_steps_per_second"])
+        alone = f"{one['one_run_steps_per_second']:.1f} steps/s"
+        lines.append(f"| `{one['method']}` | {one['jobs']} | {alone} | {pinned} steps/s | {one['ratio']:.2f} × |")
+    return "\n".join(lines)
+
+
+def _bench_output(path: Path, text: str) -> BenchOutput:
+    """Read an output of `pdml bench`."""
     head = re.search(r"^peak (?P<peak>[\d.]+) GFLOP/s with (?P<threads>\d+) thread", text, re.MULTILINE)
     head = head or re.search(r"^phase +(?P<method>\S+), ms +mbpo, ms$", text, re.MULTILINE)
     found = re.findall(r"^(\w+)((?: +[\d.]+)+) *$", text, re.MULTILINE)

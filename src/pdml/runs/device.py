@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-import numpy as np
-
 from pdml.core.errors import UserError
 
 RUNS_PER_CORE = 64
-"""Most runs on one core that are told apart."""
+"""Most runs on one core that are counted."""
+
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""Where a container says how much CPU time it has: microseconds in so many microseconds, or `max`."""
 
 
 def available_threads() -> int:
@@ -25,8 +26,16 @@ def available_threads() -> int:
 
 
 def physical_cores() -> int:
-    """Return how many of the cores that this process may use are cores of their own, not threads of another."""
-    return len({_siblings(core) for core in _usable_cores()})
+    """Return how many of the cores that this process may use are cores of their own, not threads of another.
+
+    A container may have the CPU time of fewer.
+    """
+    cores = len({_siblings(core) for core in _usable_cores()})
+    try:
+        quota, period = map(int, CPU_QUOTA.read_text().split())
+    except (OSError, ValueError):  # there is no limit
+        return cores
+    return max(min(cores, quota // period), 1)
 
 
 def _usable_cores() -> list[int]:
@@ -134,6 +143,8 @@ def matmul_peak(
     Args:
         more: Other ways to compute it than NumPy's: from the size, a call that does it once.
     """
+    import numpy as np  # which reads the number of threads at this moment: `prepare` must have set it
+
     x = np.random.default_rng(0).random((size, size), np.float32)
     calls: list[Callable[[], object]] = [lambda: x @ x, *(build(size) for build in more)]
     best = np.inf

@@ -1,11 +1,11 @@
 """The lease of a run: which process may write to its directory, also where several machines share it.
 
 `lease/` holds numbered files; the highest number owns the run. Its file says who that is, and its time of change is the
-heartbeat. Beside it the owner has a folder of its own number. All it writes begins there and is renamed to its place,
-and all it removes is renamed into it. Whoever takes the run over removes that folder first, so that a process that was
-frozen and wakes up later can no longer rename anything: the file system decides, not a check before the write. Rows are
-the exception: they are appended to a file that was opened before `Lease.check`, and a resumed run has copies of these
-files, so that a late row goes to a file that nobody sees (`pdml.runs.directory.renew_files`).
+heartbeat. Beside it the owner has a staging folder of the same number. All it writes begins there and is renamed to its
+place, and all it removes is renamed into it. Whoever takes the run over removes that folder first, so that a process
+that was frozen and wakes up later can no longer rename anything: the file system decides, not a check before the write.
+Rows are the exception: they are appended to a file that was opened before `Lease.check`, and a resumed run has copies
+of these files, so that a late row goes to a file that nobody sees (`pdml.runs.directory.renew_files`).
 """
 
 import fcntl
@@ -23,7 +23,6 @@ from typing import Any
 from uuid import uuid4
 
 from pdml.core.errors import BusyError, LostRunError, RunError, UserError
-from pdml.runs.tensor_file import replaced
 
 LEASE = 60.0
 """Seconds without a heartbeat after which another process may take a run over."""
@@ -44,7 +43,7 @@ class Lease:
         except OSError as error:
             raise UserError(f"run-dir = '{run}': cannot be written ({error.strerror})") from None
         stop = threading.Event()
-        self._end = weakref.finalize(self, _release, handle, facts, stop, self._desk)
+        self._end = weakref.finalize(self, _release, handle, facts, stop, self._staging)
         beating = (os.dup(handle), stop, seconds / BEATS)
         threading.Thread(target=_beat, args=beating, name="pdml-lease", daemon=True).start()
 
@@ -54,7 +53,7 @@ class Lease:
         try:
             if max(self._numbers(), default=0) > self.number:
                 raise lost
-            os.utime(self._desk)  # unlike a look at it, this is never answered from a network client's cache
+            os.utime(self._staging)  # unlike a look at it, this is never answered from a network client's cache
         except OSError:
             if self._folder.is_dir():
                 raise lost from None
@@ -63,7 +62,9 @@ class Lease:
     @contextmanager
     def replaced(self, path: Path) -> Generator[Path, None, None]:
         """Yield where to write a file of the run; it gets its name when it is complete, if the run is still ours."""
-        partial = self._desk / ("-".join(path.relative_to(self.run).parts) + ".partial")
+        from pdml.runs.tensor_file import replaced  # NumPy: the number of threads must be set before it is imported
+
+        partial = self._staging / ("-".join(path.relative_to(self.run).parts) + ".partial")
         with self._fenced(), replaced(path, partial):
             yield partial
             self.check()
@@ -86,7 +87,7 @@ class Lease:
 
     def remove(self, path: Path) -> None:
         """Remove a file of the run, if it is there and the run is still ours."""
-        removed = self._desk / "removed"
+        removed = self._staging / "removed"
         with suppress(FileNotFoundError), self._fenced():
             path.rename(removed)
             removed.unlink()
@@ -116,7 +117,7 @@ class Lease:
             newest = max(self._numbers(), default=0)
             if newest and not _can_be_taken(self._file(newest), os.fstat(handle).st_mtime):
                 raise self._busy()
-            self.number, self._desk = newest + 1, self._folder / f"{newest + 1:06d}"
+            self.number, self._staging = newest + 1, self._folder / f"{newest + 1:06d}"
             try:
                 os.link(draft, self._file(self.number))  # only one process succeeds
             except (FileExistsError, FileNotFoundError):  # the winner removes the drafts of others
@@ -131,11 +132,11 @@ class Lease:
 
     def _shut_out_others(self) -> None:
         """Make sure that no earlier owner can write any more."""
-        self._desk.mkdir(exist_ok=True)
+        self._staging.mkdir(exist_ok=True)
         try:
             self.check()
         except LostRunError:  # others have had the run and removed their numbers since we looked
-            _clear(self._desk)
+            _clear(self._staging)
             self._file(self.number).unlink(missing_ok=True)
             raise self._busy() from None
         for entry in list(self._folder.iterdir()):
@@ -183,17 +184,15 @@ def _can_be_taken(file: Path, now: float) -> bool:
             return True
         if abs(now - os.fstat(handle).st_mtime) > facts.get("seconds", LEASE):
             return True
-        if any(facts.get(name) != here[name] for name in ("host", "machine")):
+        if any(facts.get(name) != here[name] for name in ("host", "machine", "boot")):  # copies of a machine share two
             return False
-        if facts.get("boot") != here["boot"]:
-            return True
         return bool(facts.get("locked")) and _locked(handle)
     finally:
         os.close(handle)
 
 
 def _this_process() -> dict[str, Any]:
-    """Return who asks; a machine that was started again has another boot id."""
+    """Return who asks; a machine that was started again, or a copy of it, has another boot id."""
     machine, boot = Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id")
     return {
         "host": socket.gethostname(),
@@ -247,12 +246,12 @@ def _beat(handle: int, stop: threading.Event, seconds: float) -> None:
     os.close(handle)
 
 
-def _release(handle: int, facts: dict[str, Any], stop: threading.Event, desk: Path) -> None:
+def _release(handle: int, facts: dict[str, Any], stop: threading.Event, staging: Path) -> None:
     """End a lease; if another process has the run by now, its file has no name any more."""
     if os.getpid() != facts["pid"]:  # a fork of the owner
         return
     stop.set()
-    shutil.rmtree(desk, ignore_errors=True)
+    shutil.rmtree(staging, ignore_errors=True)
     with suppress(OSError):
         os.pwrite(handle, _text({**facts, "released": _now()}), 0)  # longer than before
         os.fsync(handle)

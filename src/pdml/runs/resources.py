@@ -119,7 +119,7 @@ def _weights(sizes: tuple[int, ...]) -> float:
 
 def require(needs: Needs, path: Path) -> None:
     """Raise, with the numbers, if there is too little memory or disk."""
-    free = _available_memory()
+    free = available_memory()
     if free is not None and needs.memory > free + _own_memory():
         raise UserError(
             f"memory: the run needs about {_size(needs.memory)} at its end, {_size(free)} are free; lower "
@@ -157,7 +157,7 @@ def _own_memory() -> float:
     return float(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if status.exists() else 0.0
 
 
-def _available_memory() -> float | None:
+def available_memory() -> float | None:
     """Return the bytes that are free, of the machine or of the container, as far as the system tells."""
     info, found = Path("/proc/meminfo"), []
     if info.exists():

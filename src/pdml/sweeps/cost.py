@@ -13,9 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
+
+import numpy as np
 
 from pdml.config.fields import change
 from pdml.config.files import read_metadata, read_run
@@ -26,7 +29,7 @@ from pdml.core.transition import Layout
 from pdml.reporting.read import read_table
 from pdml.runs.checkpoint import saved_checkpoints
 from pdml.runs.directory import metadata, recorded_threads
-from pdml.runs.resources import EFFICIENCY, Needs, estimate
+from pdml.runs.resources import EFFICIENCY, Needs, available_memory, estimate
 from pdml.sweeps.plan import PlannedRun, env_task, state_of
 from pdml.sweeps.status import duration
 
@@ -35,6 +38,10 @@ ENOUGH = 5
 
 SEARCH_SECONDS = 3.0
 """How long finished runs are looked for."""
+
+
+LONGEST_BLOCK = 10.0
+"""How many times as long as the median a block can take by itself: with an evaluation or a long fit."""
 
 
 class Cost(NamedTuple):
@@ -84,15 +91,16 @@ def describe_plan(runs: Sequence[PlannedRun], jobs: int, needed: Sequence[Cost] 
     ]
     counts = ", ".join(f"{number} {state}" for state, number in Counter(states).items())
     disk, left = sum(cost.disk for cost in needed), [cost for cost in needed if cost.seconds > 0]
-    memory = sum(sorted((cost.memory for cost in left), reverse=True)[:jobs])
+    memory = sum(_largest_memory(left, jobs))
     seconds = sum(cost.seconds for cost in left)
     workers = "1 worker needs" if jobs == 1 else f"{jobs} workers need"
     return "\n".join(
         [
             *lines,
             f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} ({counts}): {duration(seconds)} in all, "
-            f"{_bytes(disk)} of disk",
-            f"{workers} about {duration(_until_done(left, jobs))} and {_bytes(memory)} of memory",
+            f"{_bytes(disk)} of disk{_only(_free_disk(out), disk)}",
+            f"{workers} about {duration(_until_done(left, jobs))} and {_bytes(memory)} of memory"
+            f"{_only(available_memory(), memory)}",
             f"times: {_source(left)}",
         ]
     )
@@ -100,13 +108,46 @@ def describe_plan(runs: Sequence[PlannedRun], jobs: int, needed: Sequence[Cost] 
 
 def require_disk(runs: Sequence[PlannedRun], needed: Sequence[Cost], out: Path) -> None:
     """Raise if there is less disk than all runs will need."""
-    place = next(path for path in (out, *out.absolute().parents) if path.is_dir())
-    total, free = sum(cost.disk for cost in needed), shutil.disk_usage(place).free
+    total, free = sum(cost.disk for cost in needed), _free_disk(out)
     if total > free:
         raise UserError(
             f"out = '{out}': its {len(runs)} runs need about {_bytes(total)} of disk, {_bytes(free)} are free; "
             "choose another directory or fewer runs"
         )
+
+
+def jobs_in_memory(needed: Sequence[Cost], jobs: int) -> int:
+    """Return how many runs at a time surely fit into the free memory: at most `jobs`, at least one."""
+    free, largest = available_memory(), _largest_memory(needed, jobs)
+    if free is None or sum(largest) <= free:
+        return jobs
+    return max(sum(total <= free for total in accumulate(largest)), 1)
+
+
+def require_memory(needed: Sequence[Cost], jobs: int) -> None:
+    """Raise if some runs may need more memory at a time than is free; a run that needs it alone is refused itself."""
+    fitting = jobs_in_memory(needed, jobs)
+    if fitting < jobs:
+        memory, free = sum(_largest_memory(needed, jobs)), available_memory() or 0.0
+        raise UserError(
+            f"jobs = {jobs}: so many runs need up to {_bytes(memory)} of memory at a time, {_bytes(free)} are free; "
+            f"--jobs {fitting} fits"
+        )
+
+
+def _largest_memory(needed: Sequence[Cost], jobs: int) -> list[float]:
+    """Return the memory of the runs that need most, as many as run at a time."""
+    return heapq.nlargest(jobs, (cost.memory for cost in needed))
+
+
+def _free_disk(out: Path) -> float:
+    place = next(path for path in (out, *out.absolute().parents) if path.is_dir())
+    return shutil.disk_usage(place).free
+
+
+def _only(free: float | None, needed: float) -> str:
+    """Say how much there is, where it is too little."""
+    return f" (only {_bytes(free)} are free)" if free is not None and free < needed else ""
 
 
 def _costs(runs: Sequence[PlannedRun], states: Sequence[str], out: Path) -> list[Cost]:
@@ -128,7 +169,7 @@ def _cost(run: PlannedRun, state: str, measured: float | None) -> Cost:
     if state == "unfinished":
         flop -= estimate(change(run.settings, {"steps": _saved_step(run.path)}), layout).flop
         disk -= sum(file.stat().st_size for file in run.path.rglob("*") if file.is_file())
-    per_flop = measured if measured is not None else 1.0 / (EFFICIENCY * _peak(_threads(run)))
+    per_flop = measured if measured is not None else 1.0 / (EFFICIENCY * _peak(run.threads))
     return Cost(max(flop, 0.0) * per_flop, max(disk, 0.0), whole.memory, measured is not None)
 
 
@@ -151,13 +192,9 @@ def _layout(task: Task) -> Layout:
     return Layout(task.obs_size, task.action_size)
 
 
-def _threads(run: PlannedRun) -> int:
-    return int(run.words[run.words.index("--threads") + 1])
-
-
 def _kind_of(run: PlannedRun) -> Kind:
     config = run.settings.learning
-    return config.env, config.method, _threads(run)
+    return config.env, config.method, run.threads
 
 
 def _finished_speeds(kinds: set[Kind], places: Sequence[Path]) -> dict[Kind, float]:
@@ -191,7 +228,8 @@ def _per_flop(path: Path, settings: Settings, task: Task) -> list[float]:
     if not len(table.get("seconds", ())):
         return []
     flop = estimate(change(settings, {"steps": int(table["step"][-1])}), _layout(task)).flop
-    seconds = float(table["seconds"][-1])
+    blocks = np.diff(table["seconds"], prepend=0.0)
+    seconds = float(np.minimum(blocks, LONGEST_BLOCK * np.median(blocks)).sum())  # a process may have been suspended
     return [seconds / flop] if flop > 0 and seconds > 0 else []
 
 

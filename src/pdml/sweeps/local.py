@@ -4,25 +4,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from pdml.core.signals import Stopped
 from pdml.sweeps import worker
 from pdml.sweeps.plan import PlannedRun
 from pdml.sweeps.status import status_of
 from pdml.sweeps.stop_requests import join_all, stop_requests
-from pdml.sweeps.worker import Outcome
+from pdml.sweeps.worker import Outcome, Work
 
 Changed = Callable[[PlannedRun, Outcome | None], None]
 """Called when a run starts, with None, and when it has ended, with its outcome; from one thread at a time."""
-
-
-class Work(Protocol):
-    """Does one run; see `pdml.sweeps.worker.work`."""
-
-    def __call__(self, words: Sequence[str], path: Path, stop: threading.Event | None = None) -> Outcome:
-        """Run a command until it has ended for good."""
-        ...
 
 
 def run_local(
@@ -31,7 +22,8 @@ def run_local(
     """Do all runs, `jobs` at a time, in their order; return how each ended.
 
     A run that another process is running goes to the end of the queue, so that two sweeps of the same directory share
-    the work. The first Ctrl-C, SIGTERM or SIGHUP makes every run save and stop; the second ends their processes.
+    the work. The first Ctrl-C, SIGTERM or SIGHUP makes every run stop; the second ends their processes. Planned runs
+    that have not begun by then leave nothing behind.
 
     Raises:
         Stopped: After all processes have ended, if there was such a signal.
@@ -43,6 +35,8 @@ def run_local(
         for thread in threads:
             thread.start()
         join_all(threads)
+    if pool.stop.is_set():
+        worker.unmark_planned([run.path for run in runs])
     if pool.errors:
         raise pool.errors[0]
     if received:
@@ -74,17 +68,14 @@ class _Pool:
                     self._waiting.append(run)
                 else:
                     self._do(run)
-        except BaseException as error:  # whoever is told about changes failed: nobody watches any more
+        except BaseException as error:  # the view failed: stop
             self.errors.append(error)
             self.stop.set()
 
     def _do(self, run: PlannedRun) -> None:
         with self._one_at_a_time:
             self._changed(run, None)
-        try:
-            outcome = self._work(run.words, run.path, self.stop)
-        except Exception as error:  # such as a full disk: the other runs go on
-            outcome = Outcome(1, " ".join(f"{type(error).__name__}: {error}".split()))
+        outcome = worker.attempt(self._work, run.words, run.path, self.stop)
         with self._one_at_a_time:
             self.ended.append((run, outcome))
             self._changed(run, outcome)

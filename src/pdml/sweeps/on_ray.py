@@ -22,12 +22,12 @@ from pdml.core.version import package_version
 from pdml.sweeps.local import Changed
 from pdml.sweeps.plan import PlannedRun
 from pdml.sweeps.stop_requests import stop_requests
-from pdml.sweeps.worker import OUTPUT, STOPPED, Outcome, mark_planned, work
+from pdml.sweeps.worker import OUTPUT, STOPPED, Outcome, attempt, mark_planned, note_outcome, unmark_planned, work
 
 RETRIES = 20
 """How often Ray starts a run again whose worker or node has died."""
 
-SAME = ("jax", "jaxlib", "numpy", "gymnasium", "mujoco")
+SAME = ("jax", "jaxlib", "numpy", "optax", "gymnasium", "mujoco")
 """Packages of which all nodes must have the driver's version: they decide the bits of a result."""
 
 PASSED_ON = ("JAX_", "XLA_", "PDML_")
@@ -59,7 +59,8 @@ def run_on_ray(
     """Do all runs on a cluster; return how each ended.
 
     Args:
-        address: Of the cluster's head, as HOST:PORT; None for the cluster that this machine is a node of.
+        address: Of the cluster's head, as HOST:PORT; None for the cluster that this machine is a node of. See
+            `require_cluster`.
         cpus_per_run: CPU slots that a run takes.
         changed: Called when a run starts, with None, and when it has ended, with its outcome.
 
@@ -68,7 +69,6 @@ def run_on_ray(
     """
     ray = _ray()
     address = address or "auto"
-    _require_cluster(address)
     if not runs:
         return []
     try:
@@ -112,8 +112,10 @@ def _ray() -> Any:
     return ray
 
 
-def _require_cluster(address: str) -> None:
+def require_cluster(address: str | None) -> None:
     """Raise, within 20 s, unless a cluster answers. Ray itself may wait for minutes, so another process asks it."""
+    _ray()
+    address = address or "auto"
     if address != "auto":
         _require_port(address)
     try:
@@ -206,7 +208,7 @@ def _run_all(
 ) -> list[tuple[PlannedRun, Outcome]]:
     """Hand all runs to Ray, and wait for them."""
     mark_planned([run.path for run in runs])
-    sizes = {run.path: (run.path / OUTPUT).stat().st_size for run in runs}  # of those that have not begun
+    sizes = {run.path: _printed(run.path) for run in runs}  # of those that have not begun
     task = ray.remote(num_cpus=cpus, max_retries=RETRIES)(_do)
     asked = {task.remote(_absolute(run), str(run.path.absolute()), job): run for run in runs}
     waiting, ended, cancelled = list(asked), list[tuple[PlannedRun, Outcome]](), False
@@ -218,17 +220,27 @@ def _run_all(
                 cancelled = True
                 for each in waiting:
                     ray.cancel(each)
-            for path in [path for path in list(sizes)[:LOOKED_AT] if (path / OUTPUT).stat().st_size > sizes[path]]:
+            for path in [path for path in list(sizes)[:LOOKED_AT] if _printed(path) > sizes[path]]:
                 del sizes[path]
                 changed(next(run for run in runs if run.path == path), None)
             for each in done:
                 outcome = _outcome(ray, each)
+                note_outcome(asked[each].path, outcome)
                 sizes.pop(asked[each].path, None)
                 ended.append((asked[each], outcome))
                 changed(asked[each], outcome)
     if received:
+        unmark_planned([run.path for run in runs])
         raise Stopped(received[0])
     return ended
+
+
+def _printed(path: Path) -> int:
+    """Return how many bytes a run has printed; none if its directory was moved or removed."""
+    try:
+        return (path / OUTPUT).stat().st_size
+    except OSError:
+        return 0
 
 
 def _absolute(run: PlannedRun) -> tuple[str, ...]:
@@ -258,14 +270,14 @@ def _do(words: Sequence[str], path: str, job: _Job) -> Outcome:
     if job.folder.is_dir():
         os.chdir(job.folder)
     stop, found = threading.Event(), list[Outcome]()
-    thread = threading.Thread(target=lambda: found.append(work(words, Path(path), stop)))
+    thread = threading.Thread(target=lambda: found.append(attempt(work, words, Path(path), stop)))
     thread.start()
     while thread.is_alive():
         try:
             thread.join(0.2)
         except KeyboardInterrupt:  # so Ray says that the task is cancelled
             stop.set()
-    return found[0] if found else Outcome(1, "the worker failed; see Ray's logs")
+    return found[0]
 
 
 def _one_line(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from pdml.config.schema import Settings
 from pdml.config.tasks import Task, listed_task
 from pdml.config.validate import check, check_length, refuse_foreign
 from pdml.core.errors import UserError
+from pdml.runs.directory import recorded_threads
 from pdml.sweeps.study import Arm, Study
 
 MOST_RUNS = 100_000
@@ -34,6 +35,11 @@ class PlannedRun(NamedTuple):
     settings: Settings
     words: tuple[str, ...]
     """The words of its command, from `train` on; the same command starts and resumes it."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of its process."""
+        return int(self.words[self.words.index("--threads") + 1])
 
 
 class _Kind(NamedTuple):
@@ -55,7 +61,7 @@ def plan(study: Study, out: Path, cpus: int = 1) -> list[PlannedRun]:
     kinds = [_kind(study, env, arm, point) for env in study.envs for arm in study.arms for point in _points(arm)]
     runs = [_run(kind, out, seed, cpus) for seed in study.seeds for kind in kinds]
     _require_apart(study, runs)
-    _require_directories(out, kinds)
+    _require_directories(out, runs)
     return runs
 
 
@@ -69,11 +75,22 @@ def state_of(run: PlannedRun) -> str:
     kept = read_config(run.path / "config.json")
     require_same(run.settings, kept, run.path)
     was, now = kept.run.steps, run.settings.run.steps
-    if (run.path / "DONE").exists():
-        return "done" if was >= now else "unfinished"
+    if was >= now and (run.path / "DONE").exists():
+        return "done"
     if was > now:
         raise UserError(f"run-dir = '{run.path}': its run has steps = {was}, not {now}, and is not done")
+    _require_threads(run)
     return "unfinished"
+
+
+def _require_threads(run: PlannedRun) -> None:
+    """Raise if a run would be resumed with another number of threads, which changes its last bits."""
+    threads = recorded_threads(run.path)
+    if threads is not None and threads != run.threads:
+        raise UserError(
+            f"run-dir = '{run.path}': its run has --threads {threads}, not {run.threads}, and is not done; "
+            f"resume it with --cpus-per-run {threads}"
+        )
 
 
 def env_task(env: str) -> Task:
@@ -102,7 +119,9 @@ def _kind(study: Study, env: str, arm: Arm, point: dict[str, Any]) -> _Kind:
         refuse_foreign(arm.method, changes)
         settings = check_length(check(change(standard, {**recorded, **changes}), task))
     except UserError as error:
-        raise UserError(f"study = '{study.name}', {arm.method} on {env}: {error}") from None
+        remedy = "; choose others with --set archive_at=N,N, or none with --set archive_at="
+        said = f"{error}{remedy if str(error).startswith('archive_at = ') else ''}"
+        raise UserError(f"study = '{study.name}', {arm.method} on {env}: {said}") from None
     off = {name: value for name, value in changes.items() if value != get(standard, name)}
     if settings.learning.preset != "paper":
         off["preset"] = settings.learning.preset
@@ -144,9 +163,14 @@ def _safe(name: str) -> str:
     return name.replace("/", "_").replace(":", "_")
 
 
-def _require_few(study: Study) -> None:
+def number_of_runs(study: Study) -> int:
+    """Return how many runs a study has."""
     points = sum(prod(len(values) for values in arm.settings.values()) for arm in study.arms)
-    number = len(study.envs) * points * len(study.seeds)
+    return len(study.envs) * points * len(study.seeds)
+
+
+def _require_few(study: Study) -> None:
+    number = number_of_runs(study)
     if number > MOST_RUNS:
         raise UserError(f"study = '{study.name}': has {number} runs, at most {MOST_RUNS} are allowed")
 
@@ -160,9 +184,9 @@ def _require_apart(study: Study, runs: list[PlannedRun]) -> None:
         seen.add(run.path)
 
 
-def _require_directories(out: Path, kinds: list[_Kind]) -> None:
+def _require_directories(out: Path, runs: list[PlannedRun]) -> None:
     """Raise if a file stands where a directory is needed."""
-    needed = dict.fromkeys(path for kind in kinds for path in ((out / kind.folder).parent, out / kind.folder))
+    needed = dict.fromkeys(path for run in runs for path in (run.path.parents[1], run.path.parent, run.path))
     for path in (*reversed(out.parents), out, *needed):
         try:
             wrong = path.exists() and not path.is_dir()

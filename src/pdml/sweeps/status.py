@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ TAIL = 16_384
 
 WINDOW = 20
 """Blocks over which the speed is averaged: evaluations and fits are spread over them."""
+
+SWEEP_NOTE = "sweep_note.txt"
+"""Marks a run that a sweep has planned; empty unless the sweep gave the run up, then it says why."""
 
 COLORS = {"running": "cyan", "done": "green", "failed": "red", "silent": "yellow", "stopped": "yellow"}
 
@@ -52,7 +56,7 @@ def runs_below(paths: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         for folder, inner, files in os.walk(path):
-            if "config.json" in files or "output.txt" in files:
+            if "config.json" in files or SWEEP_NOTE in files:
                 found.append(Path(folder))
                 inner.clear()
     return sorted(set(found))
@@ -60,20 +64,11 @@ def runs_below(paths: Iterable[Path]) -> list[Path]:
 
 def status_of(path: Path) -> RunStatus:
     """Return how a run stands."""
-    steps, note = _steps_meant(path), ""
+    steps = _steps_meant(path)
     step = max(_last_checkpoint(path), *(_last_step(path / name) for name in ("progress.csv", "evaluations.csv")))
-    if not (path / "config.json").exists():
-        said = last_line(path / "output.txt")
-        state = "failed" if said.startswith("pdml: ") else "waiting"
-        note = said.removeprefix("pdml: ") if state == "failed" else ""
-    elif (path / "DONE").exists():
+    state, note = _state(path)
+    if state == "stopped" and steps is not None and step >= steps:  # collected results have no DONE
         state = "done"
-    elif (path / "error.txt").exists():
-        state, note = "failed", last_line(path / "error.txt") or "no reason given"
-    else:
-        state, note = _by_lease(path)
-        if state == "stopped" and steps is not None and step >= steps:  # collected results have no DONE
-            state = "done"
     rate = _rate(path)
     left = None
     if state == "running" and rate and steps is not None:
@@ -83,15 +78,25 @@ def status_of(path: Path) -> RunStatus:
 
 def lease_sign(path: Path) -> tuple[str, int] | None:
     """Return the newest lease of a run and when its owner last gave a sign of life; None if nobody holds the run."""
+    newest = _newest_lease(path)
+    if newest is None:
+        return None
+    try:
+        held = json.loads(newest[0].read_text())
+    except (OSError, ValueError):  # it is being written, or is damaged
+        held = {}
+    return None if isinstance(held, dict) and held.get("released") else (newest[0].name, newest[1])
+
+
+def _newest_lease(path: Path) -> tuple[Path, int] | None:
+    """Return the file of the newest lease of a run, and when it was last changed."""
     newest = max((path / "lease").glob("*.json"), key=lambda file: file.name, default=None)
     if newest is None:
         return None
     try:
-        sign = newest.stat().st_mtime_ns
-        held = json.loads(newest.read_text())
-    except (OSError, ValueError):  # it is being replaced
-        return newest.name, 0
-    return None if isinstance(held, dict) and held.get("released") else (newest.name, sign)
+        return newest, newest.stat().st_mtime_ns
+    except OSError:  # a newer one has just replaced it
+        return newest, time.time_ns()
 
 
 def last_line(path: Path, start: int = 0) -> str:
@@ -104,15 +109,49 @@ def last_line(path: Path, start: int = 0) -> str:
     return next((line for line in reversed(lines) if line), "")
 
 
+def _state(path: Path) -> tuple[str, str]:
+    """Return the state of a run, and a note."""
+    begun = (path / "config.json").exists()
+    if begun and (path / "DONE").exists():
+        return "done", ""
+    if begun and (path / "error.txt").exists():
+        return "failed", last_line(path / "error.txt") or "no reason given"
+    if reason := _given_up(path):
+        return "failed", reason
+    return _by_lease(path) if begun else ("waiting", "")
+
+
+def _given_up(path: Path) -> str:
+    """Return why a sweep gave a run up; nothing if a process has had the run since."""
+    reason = last_line(path / SWEEP_NOTE)
+    newest = _newest_lease(path) if reason else None
+    if newest is None:
+        return reason
+    try:
+        return reason if (path / SWEEP_NOTE).stat().st_mtime_ns >= newest[1] else ""
+    except FileNotFoundError:  # the run was done at this moment
+        return ""
+
+
 def _by_lease(path: Path) -> tuple[str, str]:
     """Return the state of a run that is neither done nor failed, and a note."""
     sign = lease_sign(path)
     if sign is None:
         return "stopped", ""
-    age = time.time() - sign[1] / 1e9 if sign[1] else 0.0
+    age = _clock(path) - sign[1] / 1e9
     if age > SILENT:
         return "silent", f"no sign of life for {duration(age)}; it may be dead"
     return "running", ""
+
+
+def _clock(path: Path) -> float:
+    """Return the time by the clock of a directory's file system: on a shared one, heartbeats have its times."""
+    try:
+        with tempfile.TemporaryFile(dir=path) as file:
+            os.utime(file.fileno())
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:  # this process may only read there
+        return time.time()
 
 
 def _steps_meant(path: Path) -> int | None:

@@ -1,9 +1,9 @@
 """Tuning: settings that Optuna proposes, tried as ordinary runs, of which the worse ones stop early.
 
-A trial is one choice of settings, run on some seeds. It first runs a ninth of its steps, then a third, then all of
-them (successive halving by thirds): it goes on only if it is among the best third of the trials that have come as far.
-Going on means to resume its runs with more steps, so nothing is computed twice. Optuna's journal is a file; what a
-trial is worth is read from the runs.
+A trial is one choice of settings, run on some seeds. It first runs a ninth of its steps after the warm-up, then a
+third, then all of them, each up to the next evaluation (successive halving by thirds). It continues only if it is among
+the best third of the trials that reached the same step. To continue is to resume its runs with more steps, so nothing
+is computed twice. Optuna's journal is a file; the score of a trial is read from its runs.
 """
 
 import fcntl
@@ -19,25 +19,21 @@ from typing import Any, NamedTuple
 from pdml.config.fields import change
 from pdml.config.files import to_json
 from pdml.config.parse import shown
-from pdml.config.schema import RunConfig, Settings
+from pdml.config.schema import FIRST_TUNING_SEED, RunConfig, Settings
 from pdml.core.errors import BusyError, UserError
 from pdml.core.signals import Stopped
 from pdml.reporting.read import NEEDED, read_table
-from pdml.sweeps.local import Work
 from pdml.sweeps.plan import PlannedRun, plan
 from pdml.sweeps.stop_requests import join_all, stop_requests
 from pdml.sweeps.study import Arm, Study
 from pdml.sweeps.tuned_field import TunedField, first_values, settled_value, tuned_field
-from pdml.sweeps.worker import end_children, work
-
-FIRST_SEED = 1000
-"""Tuning uses seeds from here on; results are reported on smaller ones."""
+from pdml.sweeps.worker import Work, attempt, end_children, work
 
 FACTOR = 3
-"""One of so many trials goes on, and then has so many times the steps."""
+"""One of so many trials continues, and then has so many times the steps after the warm-up."""
 
 RUNGS = 3
-"""How often a trial's worth is asked for: at 1/9, 1/3 and all of its steps."""
+"""How often a trial is scored: after 1/9, 1/3 and all of its steps after the warm-up."""
 
 JOURNAL, LOCK, BEST = "tuning.journal", "tuning.lock", "best.json"
 
@@ -49,7 +45,7 @@ class Tuning(NamedTuple):
     """With one environment and one method."""
     fields: tuple[TunedField, ...]
     rungs: tuple[int, ...]
-    """Real steps at which a trial's worth is asked for; the last are all."""
+    """Real steps at which a trial is scored; the last are all."""
     out: Path
 
 
@@ -75,9 +71,10 @@ def new_tuning(study: Study, fields: Sequence[str], out: Path) -> Tuning:
     methods = [arm.method for arm in study.arms]
     if len(study.arms) != 1:
         raise UserError(f"study = '{study.name}': has {', '.join(methods)}; choose one with --methods")
-    if min(study.seeds) < FIRST_SEED:
+    if min(study.seeds) < FIRST_TUNING_SEED:
         raise UserError(
-            f"seeds = {min(study.seeds)}: tuning uses seeds from {FIRST_SEED} on; results are reported on smaller ones"
+            f"seeds = {min(study.seeds)}: tuning uses seeds from {FIRST_TUNING_SEED} on; "
+            "results are reported on smaller ones"
         )
     tuned = tuple(tuned_field(text) for text in fields)
     names = [field.name for field in tuned]
@@ -197,7 +194,7 @@ class _Trials:
             return self._study.ask({field.name: _distribution(self._optuna, field) for field in self._tuning.fields})
 
     def _try(self, trial: Any) -> None:
-        """Run a trial as far as it is worth it, and tell Optuna what came of it."""
+        """Run a trial until it is complete, stopped early or failed, and tell Optuna its scores."""
         values = _values(self._tuning, trial.params)
         for i, steps in enumerate(self._tuning.rungs):
             try:
@@ -207,11 +204,11 @@ class _Trials:
             with self._one_at_a_time:
                 if value is None and self.stop.is_set():
                     return  # it stays open; the same command repeats it
-                if not self._goes_on(trial, values, i, value, reason):
+                if not self._continues(trial, values, i, value, reason):
                     return
 
-    def _goes_on(self, trial: Any, values: dict[str, Any], i: int, value: float | None, reason: str) -> bool:
-        """Report what a trial is worth so far; say whether it goes on."""
+    def _continues(self, trial: Any, values: dict[str, Any], i: int, value: float | None, reason: str) -> bool:
+        """Report the score of a trial at a step; say whether it continues."""
         pruned, steps, last = self._optuna.trial.TrialState.PRUNED, self._tuning.rungs[i], self._tuning.rungs[-1]
         if value is None:  # to the sampler it is worse than any other
             trial.set_user_attr("reason", reason)
@@ -235,7 +232,7 @@ class _Trials:
         """Do the runs that are needed; return the mean return, or why there is none."""
         for run in runs:
             if trial_value([run]) is None:  # else it is known from an earlier command, which may have gone further
-                outcome = self._work(run.words, run.path, self.stop)
+                outcome = attempt(self._work, run.words, run.path, self.stop)
                 if outcome.code != 0:
                     return None, outcome.reason
         value = trial_value(runs)

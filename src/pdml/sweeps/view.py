@@ -1,6 +1,5 @@
 """What a person sees of a sweep: a live table on a terminal, a line per change elsewhere."""
 
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -23,14 +22,11 @@ OTHER_COLUMNS = 65
 
 ALIVE = ("running", "silent")
 
-STOP_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM)
-"""Exit codes of a run that saved and stopped."""
-
 
 class SweepView:
     """Shows runs as they start and end. Use it as a context; `changed` is called at every start and end.
 
-    Nothing is shown before the first change, so that a mistake that is found until then is all that is said.
+    Nothing is shown before the first change, so that an early error is the only output.
     """
 
     def __init__(self, title: str, runs: Sequence[PlannedRun], done: Sequence[PlannedRun], out: Path):
@@ -69,12 +65,15 @@ class SweepView:
         if outcome is None:
             row = row._replace(state="running", note="")
         else:
-            state = "stopped" if outcome.code in STOP_CODES else "failed" if outcome.code else "done"
-            row = row._replace(state=state, note=outcome.reason, seconds_left=None)
+            row = row._replace(state=outcome.state, note=outcome.reason, seconds_left=None)
         self._rows[run.path] = row
         if self._live is None:
             ended = sum(row.state not in ("waiting", "running") for row in self._rows.values())
             print(f"{time.strftime('%H:%M:%S')}  {ended} of {self._total}  {self._line(row, outcome)}", flush=True)
+
+    def failures(self) -> list[RunStatus]:
+        """Return the runs that have failed so far."""
+        return [row for row in self._rows.values() if row.state == "failed"]
 
     def _line(self, row: RunStatus, outcome: Outcome | None) -> str:
         """Return one line about a run."""

@@ -9,14 +9,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, Protocol
 
-from pdml.core.errors import BUSY_EXIT
+from pdml.core.errors import BUSY_EXIT, UserError
 from pdml.runs.lease import lease_seconds
-from pdml.sweeps.status import last_line, lease_sign
+from pdml.sweeps.status import SWEEP_NOTE, last_line, lease_sign
 
 OUTPUT = "output.txt"
-"""What a run that a worker started has printed. An empty one marks a run that is planned."""
+"""What a run that a worker started has printed."""
 
 COMMAND = (sys.executable, "-m", "pdml")
 
@@ -30,7 +30,10 @@ REFUSED = 2
 """Exit code of a command that was a mistake."""
 
 STOPPED = 128 + signal.SIGTERM
-"""Exit code of a run that saved and stopped because it was asked to."""
+"""Exit code of a run that stopped because it was asked to."""
+
+STOP_CODES = (128 + signal.SIGINT, STOPPED)
+"""Exit codes of a run that stopped; a person may have sent it Ctrl-C."""
 
 
 class Outcome(NamedTuple):
@@ -40,6 +43,19 @@ class Outcome(NamedTuple):
     """Exit code of its command; negative: the signal that killed it."""
     reason: str
     """Why it did not finish, in one line; empty if it is done."""
+
+    @property
+    def state(self) -> str:
+        """done, stopped or failed."""
+        return "done" if self.code == 0 else "stopped" if self.code in STOP_CODES else "failed"
+
+
+class Work(Protocol):
+    """Does one run; `work` is the real one."""
+
+    def __call__(self, words: Sequence[str], path: Path, stop: threading.Event | None = None) -> Outcome:
+        """Run a command until it has ended for good."""
+        ...
 
 
 _children: set["subprocess.Popen[bytes]"] = set()
@@ -55,7 +71,7 @@ def work(words: Sequence[str], path: Path, stop: threading.Event | None = None) 
     Args:
         words: A `pdml train` command that may be repeated: `("train", ..., "--run-dir", path, "--resume")`.
         path: The run's directory; what the command prints is appended to output.txt there.
-        stop: Once set, the run saves and stops.
+        stop: Once set, the run stops; it saves first unless it is in the middle of a fit or of an update phase.
     """
     stop = threading.Event() if stop is None else stop
     kills, saved = 0, _newest_checkpoint(path)
@@ -68,13 +84,23 @@ def work(words: Sequence[str], path: Path, stop: threading.Event | None = None) 
             pass  # another process has begun the same run at the same moment
         elif outcome.code >= 0:
             return outcome
-        else:
+        elif not stop.is_set():
             before, saved = saved, _newest_checkpoint(path)
             kills = kills + 1 if saved == before else 1
             if kills > RETRIES:
                 return outcome
         if stop.is_set():
-            return outcome if outcome.code == -signal.SIGKILL else Outcome(STOPPED, "stopped before it had begun")
+            return Outcome(STOPPED, "killed before it had saved" if outcome.code == -signal.SIGKILL else "stopped")
+
+
+def attempt(work: Work, words: Sequence[str], path: Path, stop: threading.Event) -> Outcome:
+    """Do one run and leave its outcome for `pdml status`; if the worker raises, as on a full disk, the run failed."""
+    try:
+        outcome = work(words, path, stop)
+    except Exception as error:
+        outcome = Outcome(1, " ".join(f"{type(error).__name__}: {error}".split()))
+    note_outcome(path, outcome)
+    return outcome
 
 
 def end_children() -> None:
@@ -85,20 +111,57 @@ def end_children() -> None:
 
 
 def mark_planned(paths: Sequence[Path]) -> None:
-    """Create the directories of planned runs with an empty output.txt, so that `pdml status` knows of them."""
+    """Create the directories of planned runs with an empty note, so that `pdml status` knows of them."""
+    for i, path in enumerate(paths):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            (path / SWEEP_NOTE).write_text("")
+        except OSError as error:
+            unmark_planned(paths[: i + 1])
+            raise UserError(f"run-dir = '{path}': cannot be written ({error.strerror})") from None
+
+
+def unmark_planned(paths: Sequence[Path]) -> None:
+    """Remove the notes of planned runs that have not begun, and their directories if nothing else is there."""
     for path in paths:
+        with suppress(OSError):
+            if not (path / "config.json").exists() and not (path / SWEEP_NOTE).read_text():
+                (path / SWEEP_NOTE).unlink()
+                path.rmdir()
+
+
+def note_outcome(path: Path, outcome: Outcome) -> None:
+    """Write why a run failed where `pdml status` reads it; other runs need no note any more."""
+    if outcome.state == "stopped":
+        unmark_planned([path])
+    with suppress(OSError):
+        if outcome.state == "failed":
+            (path / SWEEP_NOTE).write_text(f"{outcome.reason}\n")
+        elif outcome.state == "done":
+            (path / SWEEP_NOTE).unlink()
+
+
+def _open_output(path: Path) -> BinaryIO:
+    """Mark a run as taken up, and open its output."""
+    while True:
         path.mkdir(parents=True, exist_ok=True)
-        (path / OUTPUT).touch()
+        with suppress(FileNotFoundError):  # another sweep stops just now and removes the empty directory
+            (path / SWEEP_NOTE).write_text("")
+            return (path / OUTPUT).open("ab")
 
 
 def _run_once(words: Sequence[str], path: Path, stop: threading.Event) -> Outcome:
     """Start the command once and wait for its end."""
-    path.mkdir(parents=True, exist_ok=True)
     command = [*COMMAND, *words, "--stop-with-stdin"]
-    with (path / OUTPUT).open("ab") as output:
+    with _open_output(path) as output:
         start = output.tell()
         child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=_environment(words),
         )
     _children.add(child)
     try:
@@ -114,6 +177,13 @@ def _run_once(words: Sequence[str], path: Path, stop: threading.Event) -> Outcom
         if child.stdin is not None:
             child.stdin.close()
     return Outcome(code, _reason(code, path / OUTPUT, start))
+
+
+def _environment(words: Sequence[str]) -> dict[str, str]:
+    """Return the variables of a run's process; NumPy may be imported there before the command sets its threads."""
+    threads = words[words.index("--threads") + 1 :][:1] if "--threads" in words else ()
+    limits = {name: number for number in threads for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    return {**limits, **os.environ}
 
 
 def _kill_group(child: "subprocess.Popen[bytes]") -> None:

@@ -224,7 +224,10 @@ COMMANDS = [
     ("analyse tsne done", "run = 'done': keeps no policies yet; they come with --archive-at, and of methods with a"),
     ("analyse tsne nowhere", "run = 'nowhere': no run there"),
     # sweep, status
-    ("sweep", "the following arguments are required: STUDY"),
+    ("sweep", "STUDY is missing; it comes first"),
+    ("sweep --envs Hopper-v5 comparison", "STUDY is missing; it comes first, since --envs, --methods and --set take"),
+    ("sweep comparison --cpus-per-run 4096", "cpus-per-run = 4096: must lie in [1, "),
+    ("sweep converged --steps 30000", "must lie in (5000, 30000]; choose others with --set archive_at=N,N, or none"),
     ("sweep comparson", "study = 'comparson': unknown (did you mean comparison?); allowed: comparison, replay"),
     ("sweep nowhere.toml", "study = 'nowhere.toml': cannot be read (No such file or directory)"),
     (
