@@ -15,8 +15,8 @@ PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin")
 
 VARIABLES = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_DISABLE_MOST_OPTIMIZATIONS")
 
-TOLERANCE = 0.02
-"""Wrong rows are off by their own size; products in the reduced precision of GPUs are off by a thousandth."""
+TOLERANCE = 0.01
+"""The wrong row of 0.10.2 is off by 13 %; products in the reduced precision of GPUs are off by about 0.1 %."""
 
 
 def require_right_rows(folder: Path) -> None:
@@ -34,7 +34,7 @@ def require_right_rows(folder: Path) -> None:
     if any(wrong):
         raise UserError(
             f"jaxlib {package_version('jaxlib')}: computes wrong rows on this machine ({wrong[0]} and {wrong[1]} in "
-            "two small programs); install another: pip install 'jax>=0.8,!=0.10.2'"
+            "two small programs); install another: pip install 'jax>=0.8,!=0.10.2' 'jaxlib!=0.10.2'"
         )
     with suppress(OSError):  # then the next start computes it again
         folder.mkdir(parents=True, exist_ok=True)
