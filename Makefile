@@ -1,5 +1,6 @@
 # `make train` and `make test` are all one needs; both create .venv first.
 PYTHON ?= python3
+SECOND ?= python3.13
 ENV ?= InvertedPendulum-v5
 METHOD ?= pdml
 SEED ?= 0
@@ -9,7 +10,7 @@ RUN := runs/$(ENV)/$(METHOD)/seed$(SEED)__$(shell date -u +%Y%m%dT%H%M%S)
 KILLS ?= 100
 KILL_SEED := $(or $(KILL_SEED),$(shell date +%s))
 
-.PHONY: train test check test-ray torture format docs results
+.PHONY: train test check test-second test-ray torture format docs dist results
 
 train: .venv  ## train a policy: make train ENV=Hopper-v5 STEPS=30000
 	@$(BIN)/pdml train --env $(ENV) --method $(METHOD) --seed $(SEED) $(if $(STEPS),--steps $(STEPS)) --run-dir $(RUN); \
@@ -27,6 +28,12 @@ check: .venv  ## what a contributor runs before a commit: the same without slow 
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow"
 
+test-second:  ## a few fast tests and a tiny training on another interpreter: make test-second SECOND=python3.13
+	$(SECOND) -m venv --clear .venv-second
+	.venv-second/bin/python -m pip install --quiet --constraint constraints.txt --editable . pytest pytest-timeout hypothesis beartype
+	.venv-second/bin/python -m pytest -q -m "not slow" tests/core tests/data tests/config tests/runs/test_jax_build.py \
+		tests/cli/test_cli.py::test_a_run_leaves_a_complete_directory
+
 test-ray: .venv  ## sweeps on a real cluster of two nodes on this machine; installs Ray
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,ray]"
 	$(BIN)/pytest -q -m ray tests/ray
@@ -41,6 +48,13 @@ format: .venv  ## write the code as the formatter wants it
 
 docs: .venv  ## the documentation site, docs/_build/index.html
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
+
+dist: .venv  ## the package for an index, in dist/: built, checked, installed into a clean environment and tried there
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,dist]"
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python tools/check_dist.py dist
 
 results: .venv  ## every table and figure of results/ and the docs, from the files in results/
 	$(BIN)/pdml results rebuild results docs README.md

@@ -128,3 +128,56 @@ def test_a_run_with_all_cores_takes_none_from_others(tmp_path):
     assert sorted(taken[0]) == sorted(usable)
     assert taken[1] == usable[:1]
     assert {path.name for path in Path(tmp_path).rglob("*.*")} == {f"{usable[0]}.0"}
+
+
+@pytest.fixture
+def fresh_process(tmp_path, monkeypatch):
+    """Variables as no one has set them; JAX itself is left alone. Returns the calls that would pin the process."""
+    for name in ("XLA_FLAGS", "JAX_PLATFORMS", "TF_CPP_MIN_LOG_LEVEL", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    pinned = []
+    monkeypatch.setattr(device, "require_right_rows", lambda folder: None)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda process, cores: pinned.append(cores))
+    return pinned
+
+
+def fake_gpu(tmp_path, monkeypatch):
+    """Let the plugin of a GPU be installed, and the kernel have its device."""
+    monkeypatch.setattr(device, "package_version", lambda name: "0.8.2" if name == "jax-cuda12-plugin" else None)
+    monkeypatch.setattr(device, "DEVICES", tmp_path)
+    (tmp_path / "nvidia0").touch()
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_what_only_helps_on_a_cpu_is_left_alone_on_a_gpu(gpu, machine, fresh_process, tmp_path, monkeypatch):
+    if gpu:
+        fake_gpu(tmp_path, monkeypatch)
+    assert device.prepare(1) == 1
+    assert fresh_process == ([] if gpu else [{0}])
+    assert os.environ.get("XLA_FLAGS") == (None if gpu else "--xla_cpu_multi_thread_eigen=false")
+    assert os.environ.get("TF_CPP_MIN_LOG_LEVEL") == (None if gpu else "3")  # it would hide a driver that fails
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_gpu_is_used_if_plugin_and_device_are_there_or_it_is_asked_for(fresh_process, tmp_path, monkeypatch):
+    assert not device.uses_gpu()
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
+    assert device.uses_gpu()
+    monkeypatch.delenv("JAX_PLATFORMS")
+    fake_gpu(tmp_path, monkeypatch)
+    assert device.uses_gpu()
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert not device.uses_gpu()
+    monkeypatch.delenv("JAX_PLATFORMS")
+    (tmp_path / "nvidia0").unlink()  # the plugin alone: JAX falls back to the CPU
+    assert not device.uses_gpu()
+
+
+def test_a_device_is_named_by_its_platform_and_model(monkeypatch):
+    class Gpu:
+        platform, device_kind = "gpu", "NVIDIA A100"
+
+    assert device.device_name() == f"cpu, {device.cpu_model()}"
+    monkeypatch.setattr("jax.devices", lambda: [Gpu()])
+    assert device.device_name() == "gpu, NVIDIA A100"

@@ -17,6 +17,7 @@ from pdml.config.fields import change
 from pdml.dhmbpo.fit import ADAM, StandardisedRows
 from pdml.dhmbpo.learner import empty_state_buffer
 from pdml.envs.termination_fns import RULES
+from pdml.runs.device import cpu_model, device_name
 from pdml.studies import bench_jobs, bench_phases, benchmark
 
 
@@ -108,7 +109,9 @@ def test_bench_reports_every_phase(monkeypatch):
         assert set(row) == {"phase", "ms", "gflop", "gflops", "percent_of_peak"}
         assert row["gflops"] == pytest.approx(1e3 * row["gflop"] / row["ms"], rel=0.1, abs=0.05)  # rounded to 0.1
     assert json.loads(json.dumps(result)) == result
-    assert benchmark.phase_table(result).count("\n") == 1 + len(result["phases"])
+    assert result["device"] == device_name()
+    assert benchmark.phase_table(result).startswith(f"device cpu, {cpu_model()}\n")
+    assert benchmark.phase_table(result).count("\n") == 2 + len(result["phases"])
 
 
 @pytest.mark.slow
@@ -125,12 +128,13 @@ def test_a_methods_cost_stands_next_to_mbpos(method, monkeypatch):
     assert phases["fit"]["mbpo_ms"] > 0
     assert result["ratio"] == pytest.approx(phases["total"]["ms"] / phases["total"]["mbpo_ms"], rel=0.01)
     assert f"{method} costs" in benchmark.method_table(result)
+    assert benchmark.method_table(result).startswith(f"device {device_name()}\n")
 
 
 FAKE_RUN = """
 import os, sys, time
 method, threads = sys.argv[1], int(sys.argv[2])
-print("ready", flush=True)
+print("ready on cpu, a model", flush=True)
 assert sys.stdin.readline() == "go\\n"
 print(10.0 if threads == 2 else 12.5, flush=True)
 """
@@ -143,11 +147,14 @@ def test_the_throughput_of_pinned_runs_is_the_sum_of_theirs(monkeypatch):
     assert result["pinned_steps_per_second"] == [80.0, 80.0]
     assert result["ratio"] == 1.6
     assert json.loads(json.dumps(result)) == result
+    assert bench_jobs.jobs_table(result).startswith("device cpu, a model\n")
     assert "2 pinned runs do 1.60 times as much as one run with 2 threads" in bench_jobs.jobs_table(result)
 
 
 def test_a_run_of_the_benchmark_that_fails_ends_it(monkeypatch):
-    monkeypatch.setattr(bench_jobs, "COMMAND", (sys.executable, "-c", "print('ready'); raise SystemExit(1)"))
+    monkeypatch.setattr(
+        bench_jobs, "COMMAND", (sys.executable, "-c", "print('ready on cpu, a model'); raise SystemExit(1)")
+    )
     with pytest.raises(RuntimeError, match="a run of the benchmark ended early"):
         bench_jobs.measure_jobs("pdml", 2)
 
@@ -162,7 +169,7 @@ def test_a_run_of_the_benchmark_measures_a_step_when_it_is_told_to(monkeypatch, 
         monkeypatch.setattr(sys, "stdin", io.StringIO(told))
         bench_jobs.serve("pdml", threads=1, rows=200, repeats=2)
         said = capsys.readouterr().out.splitlines()
-        assert said[0] == "ready"
+        assert said[0] == f"ready on {device_name()}"
         assert len(said) == lines
     monkeypatch.setattr(sys, "stdin", io.StringIO("go\n"))
     bench_jobs.serve("pdml", threads=1, rows=200, repeats=1)
@@ -171,7 +178,7 @@ def test_a_run_of_the_benchmark_measures_a_step_when_it_is_told_to(monkeypatch, 
 
 def test_the_command_measures_the_default_method(monkeypatch, capsys):
     asked = []
-    result = {"method": "pdml", "jobs": 2, "real_rows": 5000, "one_run_steps_per_second": 1.0}
+    result = {"device": "cpu, a model", "method": "pdml", "jobs": 2, "real_rows": 5000, "one_run_steps_per_second": 1.0}
     result |= {"pinned_steps_per_second": [1.0, 1.0], "ratio": 2.0}
     monkeypatch.setattr(bench_jobs, "measure_jobs", lambda *words: asked.append(words) or result)
     assert main(["bench", "--jobs", "2", "--json"]) == 0

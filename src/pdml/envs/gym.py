@@ -1,5 +1,6 @@
 """Gymnasium environments in the form that learning needs: flat float32 observations, actions in [-1, 1], checked."""
 
+import sys
 import warnings
 from collections.abc import Callable
 from importlib import import_module
@@ -75,9 +76,10 @@ def _register_dm_control(env_id: str) -> None:
         try:
             gymnasium.register_envs(import_module("shimmy"))
         except ImportError:
-            raise UserError(
-                f"env = '{env_id}': DeepMind Control is an extra; pip install 'pdml[dmc]' (in a checkout, '.[dmc]')"
-            ) from None
+            how = "pip install 'pdml[dmc]' (in a checkout, '.[dmc]')"
+            if sys.version_info >= (3, 13):
+                how += " on Python 3.11 or 3.12: its labmaze has no wheel for later ones"
+            raise UserError(f"env = '{env_id}': DeepMind Control is an extra; {how}") from None
 
 
 def has_time_limit(env: gymnasium.Env) -> bool:

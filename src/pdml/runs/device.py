@@ -10,14 +10,22 @@ import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from pdml.core.errors import UserError
+from pdml.core.version import package_version
+from pdml.runs.jax_build import require_right_rows
 
 RUNS_PER_CORE = 64
 """Most runs on one core that are counted."""
 
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 """Where a container says how much CPU time it has: microseconds in so many microseconds, or `max`."""
+
+GPU_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin")
+
+DEVICES, GPU_NAMES = Path("/dev"), ("nvidia[0-9]*", "dxg", "kfd")
+"""The kernel's devices of NVIDIA, WSL and AMD."""
 
 
 def available_threads() -> int:
@@ -99,7 +107,9 @@ def _hold(name: str) -> bool:
 
 
 def prepare(threads: int | None = None) -> int:
-    """Limit this process to a number of cores and switch on JAX's persistent compilation cache.
+    """Limit this process to a number of cores, switch on JAX's persistent compilation cache, and try JAX.
+
+    What only helps on a CPU, pinned cores and XLA's flags, is left alone where JAX will use a GPU.
 
     Returns:
         The number of threads in use.
@@ -107,23 +117,58 @@ def prepare(threads: int | None = None) -> int:
     most = available_threads()
     if threads is not None and not 1 <= threads <= most:
         raise UserError(f"threads = {threads}: must lie in [1, {most}], the cores this process may use")
-    if threads is not None and threads < most and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, take_cores(threads))
     count = threads or most
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, str(count))
-    if count == 1 and "xla_cpu_multi_thread_eigen" not in os.environ.get("XLA_FLAGS", ""):
-        os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}".strip()
+    if not uses_gpu():
+        _prepare_cpu(count, most)
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_dir()))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
-    # When XLA reads its own cache it reports two tuning preferences as missing features of the CPU, as errors.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if "jax" in sys.modules:  # it has read the environment before
         config = import_module("jax").config
         config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
         least = float(os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"])
         config.update("jax_persistent_cache_min_compile_time_secs", least)
+    require_right_rows(cache_dir())
     return count
+
+
+def _prepare_cpu(count: int, most: int) -> None:
+    """Pin this process to cores if it is given fewer than there are, and set XLA's flags for them."""
+    if count < most and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, take_cores(count))
+    if count == 1 and "xla_cpu_multi_thread_eigen" not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}".strip()
+    # When XLA reads its own cache it reports two tuning preferences as missing features of the CPU, as errors.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def uses_gpu() -> bool:
+    """Say whether JAX will use something else than the CPU; asking JAX itself would start it before its flags are set.
+
+    `JAX_PLATFORMS` decides if it is set, else an installed plugin of JAX together with a device of the kernel.
+    """
+    asked = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
+    if asked:
+        return asked != "cpu"
+    has_plugin = any(package_version(name) is not None for name in GPU_PLUGINS)
+    return has_plugin and any(any(DEVICES.glob(name)) for name in GPU_NAMES)
+
+
+def cpu_model() -> str:
+    """Return the name of this machine's CPU."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or sys.platform
+
+
+def device_name() -> str:
+    """Return the platform that JAX computes on and the name of its device; this starts JAX."""
+    device: Any = import_module("jax").devices()[0]
+    return f"{device.platform}, {cpu_model() if device.platform == 'cpu' else device.device_kind}"
 
 
 def cache_dir() -> Path:

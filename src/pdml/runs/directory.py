@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -17,6 +16,7 @@ from pdml.config.files import FORMAT, read_metadata, to_json
 from pdml.config.schema import Config, Settings
 from pdml.core.errors import BusyError, UserError
 from pdml.core.version import package_version
+from pdml.runs.device import cpu_model
 from pdml.runs.lease import Lease
 
 RECORDED_VERSIONS = ("pdml", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mujoco", "safetensors")
@@ -172,7 +172,7 @@ def metadata(threads: int, command: str) -> dict[str, Any]:
         "versions": {name: package_version(name) for name in RECORDED_VERSIONS},
         "machine": {
             "system": platform.platform(),
-            "cpu": _cpu(),
+            "cpu": cpu_model(),
             "threads": threads,
             "xla_flags": os.environ.get("XLA_FLAGS", ""),
         },
@@ -229,12 +229,3 @@ def _git(*words: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or sys.platform

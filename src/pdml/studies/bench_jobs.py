@@ -9,21 +9,25 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from pdml.runs.device import prepare
+from pdml.runs.device import device_name, prepare
 
 COMMAND = (sys.executable, "-m", "pdml.studies.bench_jobs")
 
 ROWS = 5000
 """Real transitions that each run has."""
 
+READY = "ready on "
+"""What a run says, before its device, when all is compiled."""
+
 ENDED = "a run of the benchmark ended early"
 
 
 def measure_jobs(method: str, jobs: int, rows: int = ROWS, repeats: int = 3) -> dict[str, Any]:
     """Measure the real steps per second of one run with `jobs` threads, then of `jobs` runs with one thread each."""
-    together = _throughput(method, 1, jobs, rows, repeats)
-    pinned = _throughput(method, jobs, 1, rows, repeats)
+    device, together = _throughput(method, 1, jobs, rows, repeats)
+    _, pinned = _throughput(method, jobs, 1, rows, repeats)
     return {
+        "device": device,
         "method": method,
         "jobs": jobs,
         "real_rows": rows,
@@ -39,6 +43,7 @@ def jobs_table(result: dict[str, Any]) -> str:
     each = " + ".join(f"{rate:.2f}" for rate in rates)
     return "\n".join(
         [
+            f"device {result['device']}",
             f"real steps per second of {result['method']} on Hopper with {result['real_rows']} real rows",
             f"one run, {jobs} threads        {result['one_run_steps_per_second']:8.2f}",
             f"{jobs} runs, 1 thread each      {sum(rates):8.2f}  ({each})",
@@ -47,16 +52,16 @@ def jobs_table(result: dict[str, Any]) -> str:
     )
 
 
-def _throughput(method: str, processes: int, threads: int, rows: int, repeats: int) -> list[float]:
-    """Return the real steps per second of each of some runs at a time."""
+def _throughput(method: str, processes: int, threads: int, rows: int, repeats: int) -> tuple[str, list[float]]:
+    """Return the device, and the real steps per second of each of some runs at a time."""
     command = [*COMMAND, method, str(threads), str(rows), str(repeats)]
     runs = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(processes)
     ]
     try:
-        for run in runs:
-            if _said(run) != "ready":
-                raise RuntimeError(ENDED)
+        devices = [_said(run).removeprefix(READY) for run in runs]
+        if not all(devices):
+            raise RuntimeError(ENDED)
         for run in runs:
             assert run.stdin is not None
             with suppress(BrokenPipeError):  # it has ended, which is found below
@@ -65,7 +70,7 @@ def _throughput(method: str, processes: int, threads: int, rows: int, repeats: i
         said = [_said(run) for run in runs]
         if not all(said):
             raise RuntimeError(ENDED)
-        return [1e3 / float(text) for text in said]
+        return devices[0], [1e3 / float(text) for text in said]
     finally:
         for run in runs:
             run.kill()
@@ -85,7 +90,7 @@ def serve(method: str, threads: int, rows: int, repeats: int) -> None:
 
     go = step_times(method, rows)
     go()
-    print("ready", flush=True)
+    print(f"{READY}{device_name()}", flush=True)
     if sys.stdin.readline():  # else whoever measures has gone
         times = [go() for _ in range(repeats)]
         print(sum(min(each[phase] for each in times) for phase in times[0]), flush=True)

@@ -24,7 +24,7 @@ from pdml.envs.env_spec import spaces_of
 from pdml.envs.episode import Step, advance_episode, begin_episode
 from pdml.envs.gym import make_env
 from pdml.envs.termination_fns import RULES, by_rule
-from pdml.runs.device import matmul_peak
+from pdml.runs.device import device_name, matmul_peak
 from pdml.studies.bench_phases import bench_phases
 from pdml.training.loop import Training, train
 from pdml.training.methods import wire
@@ -54,7 +54,7 @@ def measure(threads: int, repeats: int = 12) -> dict[str, Any]:
                 "percent_of_peak": round(percent, 1),
             }
         )
-    return {"peak_gflops": round(max(peaks), 1), "threads": threads, "phases": phases}
+    return {"device": device_name(), "peak_gflops": round(max(peaks), 1), "threads": threads, "phases": phases}
 
 
 def measure_method(method: str, threads: int, rows: int = 20_000, repeats: int = 4) -> dict[str, Any]:
@@ -77,12 +77,16 @@ def measure_method(method: str, threads: int, rows: int = 20_000, repeats: int =
     total, base = sum(own.values()), sum(of_mbpo.values())
     phases: list[dict[str, Any]] = [{"phase": phase, "ms": own[phase], "mbpo_ms": of_mbpo[phase]} for phase in counted]
     phases.append({"phase": "total", "ms": round(total, 3), "mbpo_ms": round(base, 3)})
-    return {"method": method, "threads": threads, "real_rows": rows, "ratio": round(total / base, 3), "phases": phases}
+    measured = {"real_rows": rows, "ratio": round(total / base, 3), "phases": phases}
+    return {"device": device_name(), "method": method, "threads": threads, **measured}
 
 
 def method_table(result: dict[str, Any]) -> str:
     """Format the cost of a method."""
-    lines = [f"a real step on Hopper with {result['real_rows']} real rows, {result['threads']} thread(s)"]
+    lines = [
+        f"device {result['device']}",
+        f"a real step on Hopper with {result['real_rows']} real rows, {result['threads']} thread(s)",
+    ]
     lines.append(f"{'phase':16s}{result['method'] + ', ms':>24s}{'mbpo, ms':>12s}")
     lines += [f"{row['phase']:16s}{row['ms']:24.2f}{row['mbpo_ms']:12.2f}" for row in result["phases"]]
     lines.append(f"{result['method']} costs {result['ratio']:.3f} times as much as mbpo")
@@ -149,7 +153,7 @@ def _buffer_capacity(config: Config) -> int:
 
 def phase_table(result: dict[str, Any]) -> str:
     """Format the speed of all phases."""
-    lines = [f"peak {result['peak_gflops']} GFLOP/s with {result['threads']} thread(s)"]
+    lines = [f"device {result['device']}", f"peak {result['peak_gflops']} GFLOP/s with {result['threads']} thread(s)"]
     lines.append(f"{'phase':18s}{'ms':>10s}{'GFLOP':>10s}{'GFLOP/s':>10s}{'% of peak':>11s}")
     for row in result["phases"]:
         lines.append(
