@@ -1,11 +1,13 @@
 """A policy in other formats gives the same actions."""
 
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from pdml.cli import main
 from pdml.core.errors import UserError
 from pdml.runs.export import export_policy
 from pdml.runs.policy import Policy
@@ -32,7 +34,7 @@ def observations(count=1000):
 def test_onnx_gives_the_same_actions(tmp_path, smooth):
     runtime = pytest.importorskip("onnxruntime")
     made = policy(smooth)
-    export_policy(made, tmp_path / "policy.onnx", "onnx")
+    made.to_onnx(tmp_path / "policy.onnx")
     session = runtime.InferenceSession(str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"])
     (given,), (taken,) = session.get_inputs(), session.get_outputs()
     assert (given.name, given.shape, given.type) == ("obs", ["batch", 5], "tensor(float)")
@@ -71,3 +73,21 @@ def test_a_path_that_cannot_be_written_is_named(tmp_path, to):
         export_policy(policy(False), tmp_path, to)
     with pytest.raises(UserError, match="cannot be written: No such file or directory"):
         export_policy(policy(False), Path(tmp_path) / "absent" / "policy", to)
+
+
+def test_the_command_writes_the_policy_that_was_asked_for(tmp_path, capsys):
+    policy(False).save(tmp_path / "policy.safetensors")
+    (policy(False)._replace(step=2000)).save(tmp_path / "best_policy.safetensors")
+    for which, step in (("last", 3000), ("best", 2000)):
+        assert main(["export", str(tmp_path), "--to", "npz", "--policy", which]) == 0
+        file = Path(capsys.readouterr().out.strip())
+        assert file == tmp_path / ("policy.npz" if which == "last" else "best_policy.npz")
+        assert int(np.load(file)["step"]) == step
+    assert main(["export", str(tmp_path / "policy.safetensors"), "--to", "npz", "--out", str(tmp_path / "x")]) == 0
+    assert int(np.load(tmp_path / "x")["step"]) == 3000
+
+
+def test_without_the_extra_one_line_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(UserError, match=r"needs ONNX: pip install 'pdml\[onnx\]'"):
+        policy(False).to_onnx(tmp_path / "policy.onnx")

@@ -1,4 +1,4 @@
-"""The commands about finished or running runs: eval, figure, summary, report, video, analyse."""
+"""The commands about finished or running runs: eval, figure, summary, report, video, export, analyse."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 from pdml.config.parse import number, whole
 from pdml.core.errors import UserError, nearest
 from pdml.reporting.style import ENDINGS, FIGURES
-from pdml.runs.policy import FILES, policy_file
+from pdml.runs.policy import FILES, FORMATS, policy_file
 
 WATCH_SECONDS = 10
 """Between two pages of `pdml report --watch`."""
@@ -23,6 +23,7 @@ def add_commands(commands: Any) -> None:
     _summary_parser(commands.add_parser("summary", help="print a table of runs, seed by seed"))
     _report_parser(commands.add_parser("report", help="write one html page about runs"))
     _video_parser(commands.add_parser("video", help="record the policy of a run"))
+    _export_parser(commands.add_parser("export", help="write the policy of a run for other tools"))
     _analyse_parser(commands.add_parser("analyse", help="analyse a run, or the paper's theory"))
 
 
@@ -227,6 +228,28 @@ def _video(options: argparse.Namespace) -> int:
     prepare()
     for path in record(options.path, episodes, options.out or options.path / "videos", seed, options.policy):
         print(path)
+    return 0
+
+
+def _export_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Write the deterministic policy of a run to one file that needs neither PDML nor JAX."
+    parser.add_argument("path", metavar="RUN", type=Path, help="directory of the run, or the file of a policy")
+    parser.add_argument("--to", choices=FORMATS, required=True, help="onnx: a graph; npz: the arrays")
+    parser.add_argument("--policy", choices=tuple(FILES), default="last", help="which policy (default: last)")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="where to (default: policy.onnx or .npz in the run)")
+    parser.set_defaults(run=_export)
+
+
+def _export(options: argparse.Namespace) -> int:
+    from pdml.runs.export import export_policy
+    from pdml.runs.policy import Policy
+
+    source: Path = options.path
+    policy = Policy.load(source, options.policy)
+    name = Path(FILES[options.policy]).with_suffix(f".{options.to}")
+    out: Path = options.out or (source / name if source.is_dir() else source.with_suffix(f".{options.to}"))
+    export_policy(policy, out, options.to)
+    print(out)
     return 0
 
 

@@ -8,8 +8,6 @@ import numpy as np
 from pdml.core.errors import UserError
 from pdml.runs.policy import Policy
 
-FORMATS = ("onnx", "npz")
-
 OPSET, IR_VERSION = 17, 8
 """Old enough for the runtimes of embedded machines."""
 

@@ -12,6 +12,9 @@ from pdml.runs.tensor_file import read_arrays, write_arrays
 FILES = {"last": "policy.safetensors", "best": "best_policy.safetensors"}
 """The policies that a run keeps, and their files."""
 
+FORMATS = ("onnx", "npz")
+"""What a policy can be exported to; see `pdml.runs.export`."""
+
 SMOOTH, NORMALISER = "actor.layers", "actor.normaliser"
 """Names in the file, for an actor with a normaliser."""
 
@@ -50,6 +53,12 @@ class Policy(NamedTuple):
         if not path.parent.is_dir():
             raise UserError(f"'{path}' cannot be written: there is no directory '{path.parent}'")
         write_arrays(path, self.arrays(), {"step": self.step})
+
+    def to_onnx(self, path: str | Path) -> None:
+        """Write the policy as an ONNX graph from `obs` to `action`; needs the extra onnx."""
+        from pdml.runs.export import export_policy
+
+        export_policy(self, Path(path), "onnx")
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what the file holds."""
