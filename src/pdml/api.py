@@ -30,7 +30,8 @@ from pdml.envs.spaces import spaces_from
 from pdml.runs import directory
 from pdml.runs.best_policy import write_best
 from pdml.runs.device import available_threads
-from pdml.runs.policy import FILES, Policy
+from pdml.runs.policy import Policy
+from pdml.runs.policy_files import FILES
 from pdml.runs.progress import Watcher
 from pdml.runs.recorder import StepRecord, policy_of, write_state
 from pdml.runs.session import LiveRun, Session, failures_noted

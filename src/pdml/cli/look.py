@@ -10,7 +10,7 @@ from typing import Any
 from pdml.config.parse import number, whole
 from pdml.core.errors import UserError, nearest
 from pdml.reporting.style import ENDINGS, FIGURES
-from pdml.runs.policy import FILES, FORMATS, policy_file
+from pdml.runs.policy_files import FILES, FORMATS, policy_file
 
 WATCH_SECONDS = 10
 """Between two pages of `pdml report --watch`."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pdml.config.methods import BASELINE, METHODS
 from pdml.core.errors import UserError
+from pdml.core.evaluation_counts import EvaluationCounts
 from pdml.core.stopwatch import PHASES
 from pdml.reporting import model_errors, published, summary
 from pdml.reporting.blocks import block_files, weight_history
@@ -314,11 +315,21 @@ def runs_table(runs: Sequence[Run]) -> Section:
                 f"{reached:,} of {run.options.steps:,}",
                 _last_evaluation(run),
                 _best_evaluation(kept_best(run, problems)),
+                _low_share(run),
                 f"<code>{escape(run.path.as_posix())}</code>",
             )
         )
     opened = " open" if any(run.status != "done" for run in runs) else ""
-    head = ("method", "seed", "status", "steps", "return of the last policy", "return of the best policy", "directory")
+    head = (
+        "method",
+        "seed",
+        "status",
+        "steps",
+        "return of the last policy",
+        "return of the best policy",
+        "evaluations below half of the best so far",
+        "directory",
+    )
     table = _table("Steps include the warm-up here", head, rows)
     return Section(f"<details{opened}><summary>Runs</summary>{table}</details>", problems=tuple(problems))
 
@@ -327,6 +338,14 @@ def _last_evaluation(run: Run) -> str:
     """Return the mean return of a run's last evaluation, and its step."""
     found = returns(run)
     return f"{_number(found.values[-1])} at {found.steps[-1] + run.config.warmup_steps:,}" if len(found.steps) else "–"
+
+
+def _low_share(run: Run) -> str:
+    """Return the share of evaluations that lost half of what had been learned."""
+    counted = EvaluationCounts()
+    for value in returns(run).values:
+        counted = counted.after(float(value))
+    return f"{counted.low} of {counted.total}" if counted.total else "–"
 
 
 def _best_evaluation(best: KeptBest | None) -> str:

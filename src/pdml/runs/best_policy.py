@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pdml.runs.lease import Lease
-from pdml.runs.policy import FILES, Policy
+from pdml.runs.policy import Policy
+from pdml.runs.policy_files import FILES
 from pdml.runs.tensor_file import write_arrays
 
 

@@ -23,10 +23,14 @@ RECORDED_VERSIONS = ("pdml", "jax", "jaxlib", "numpy", "optax", "gymnasium", "mu
 
 
 class Table:
-    """An append-only csv file whose columns are fixed by its first row; what a later row lacks is NaN."""
+    """An append-only csv file whose columns are fixed by its first row; what a later row lacks is NaN.
+
+    A file that an earlier version of this package began keeps its columns.
+    """
 
     def __init__(self, lease: Lease, name: str):
         self._lease, self._path = lease, lease.run / name
+        self._begun_here = False
 
     def add(self, *rows: dict[str, Any]) -> None:
         """Append rows in one write; numbers read back exactly."""
@@ -35,9 +39,9 @@ class Table:
         columns = self._columns()
         for row in rows:
             if not columns:
-                columns = list(row)
+                columns, self._begun_here = list(row), True
                 writer.writerow(columns)
-            if not set(row) <= set(columns):
+            if self._begun_here and not set(row) <= set(columns):
                 raise ValueError(f"{self._path.name}: columns {list(row)} instead of {columns}")
             values = [row.get(name, float("nan")) for name in columns]
             writer.writerow([repr(value) if isinstance(value, float) else value for value in values])

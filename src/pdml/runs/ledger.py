@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pdml.config.schedule import Schedule
+from pdml.core.evaluation_counts import EvaluationCounts
 from pdml.runs.best_policy import BestPolicy
 from pdml.training.diagnostics import FreshReservoir
 from pdml.training.state import section
@@ -27,12 +28,19 @@ class Ledger:
     """Mean returns of the last evaluations: as many as the best policy is judged by."""
     best: BestPolicy | None = None
     """The best policy so far."""
+    evaluations: EvaluationCounts = field(default_factory=EvaluationCounts)
+    """All evaluations so far."""
 
 
 def saved_ledger(ledger: Ledger) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the ledger as arrays and JSON: what `restored_ledger` reads. Names are part of the file format."""
     arrays = {f"probes.{name}": array for name, array in ledger.fresh.arrays().items()}
-    note = {"evaluation_steps": ledger.evaluation_steps, "recent": ledger.recent, "evaluated": ledger.evaluated}
+    note: dict[str, Any] = {
+        "evaluation_steps": ledger.evaluation_steps,
+        "recent": ledger.recent,
+        "evaluated": ledger.evaluated,
+    }
+    note["evaluations"] = ledger.evaluations._asdict() if ledger.evaluations.total else None
     note |= {"returns": ledger.returns, "best": None if ledger.best is None else ledger.best.note()}
     if ledger.best is not None:
         arrays |= {f"best.{name}": array for name, array in ledger.best.policy.arrays().items()}
@@ -54,4 +62,5 @@ def restored_ledger(blank: Ledger, arrays: dict[str, np.ndarray], note: dict[str
         float("nan") if schedule.at_boundary(note["step"]) else evaluated,
         tuple(note.get("returns", ())),
         None if note.get("best") is None else BestPolicy.of(section(arrays, "best."), note["best"]),
+        EvaluationCounts(**(note.get("evaluations") or {})),
     )

@@ -7,13 +7,8 @@ import numpy as np
 
 from pdml.core.batching import as_batch
 from pdml.core.errors import UserError
+from pdml.runs.policy_files import policy_file
 from pdml.runs.tensor_file import read_arrays, write_arrays
-
-FILES = {"last": "policy.safetensors", "best": "best_policy.safetensors"}
-"""The policies that a run keeps, and their files."""
-
-FORMATS = ("onnx", "npz")
-"""What a policy can be exported to; see `pdml.runs.export`."""
 
 SMOOTH, NORMALISER = "actor.layers", "actor.normaliser"
 """Names in the file, for an actor with a normaliser."""
@@ -95,16 +90,6 @@ class Policy(NamedTuple):
             return cls.of(arrays, arrays["low"], arrays["high"], int(note["step"]))
         except KeyError as error:
             raise UserError(f"'{file}' is not a policy: it has no {error}") from None
-
-
-def policy_file(run: Path, which: str) -> Path:
-    """Return the file of a policy of a run."""
-    if which not in FILES:
-        raise UserError(f"policy = {which!r}: allowed: {', '.join(FILES)}")
-    file = run / FILES[which]
-    if which == "best" and not file.exists():
-        raise UserError(f"run = '{run}': has no best policy; it has not been evaluated yet, or not by this version")
-    return file
 
 
 def _relu(x: np.ndarray) -> np.ndarray:

@@ -152,6 +152,7 @@ class Recorder:
         if results:
             ledger.evaluated = float(np.mean([result.total for result in results]))
             if np.isfinite(ledger.evaluated):
+                ledger.evaluations = ledger.evaluations.after(ledger.evaluated)
                 self._keep_best(state, ledger)
         rows = [
             {"step": state.step, "episode": i, "return": result.total, "length": result.length}
@@ -182,6 +183,7 @@ class Recorder:
             "train/episodes": len(finished),
             "train/return": float(np.mean(finished)) if finished else float("nan"),
             "eval/return": ledger.evaluated,
+            "eval/low_share": ledger.evaluations.low_share,
         }
         row |= state.log.metrics
         row |= {name: total / state.log.improved for name, total in state.log.sums.items()}

@@ -21,7 +21,7 @@ from pdml.envs.gym import make_env
 from pdml.envs.spaces import spaces_from
 from pdml.envs.termination_fns import by_rule, never
 from pdml.runs import directory
-from pdml.runs.policy import policy_file
+from pdml.runs.policy_files import policy_file
 from pdml.runs.tensor_file import read_arrays
 from pdml.training.methods import wire
 
