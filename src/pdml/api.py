@@ -14,6 +14,7 @@ import numpy as np
 from pdml.config.defaults import defaults
 from pdml.config.fields import by_dotted_names, change
 from pdml.config.files import read_run
+from pdml.config.parse import path_of
 from pdml.config.schema import Config, Settings
 from pdml.config.tasks import PYTHON, Task
 from pdml.config.validate import OBJECT, check, refuse_foreign
@@ -81,9 +82,7 @@ class Agent:
         settings = _settings(name, task, method, {**config, **words, "seed": seed})
         spec = spec_for(env, eval_env, settings, functions)
         rows = None if prior is None else packed(prior, spec.spaces, settings.learning)
-        if run_dir is not None and not isinstance(run_dir, str | Path):
-            raise UserError(f"run_dir = {run_dir!r}: must be a path")
-        self._run_dir = None if run_dir is None else Path(run_dir)
+        self._run_dir = None if run_dir is None else path_of("run_dir", run_dir)
         if self._run_dir is not None:
             directory.check_free(self._run_dir)
         self._setup(LiveRun.new(settings, spec, rows))
@@ -113,7 +112,7 @@ class Agent:
         What was passed as a Python object must be passed again. Without its environment an agent predicts but cannot
         learn. The policy alone needs none of it: `pdml.Policy.load`.
         """
-        path = Path(path)
+        path = path_of("run", path)
         settings, task = read_run(directory.require_run(path))
         functions = {k: v for k, v in (("termination", termination), ("reward", reward)) if v is not None}
         spec = _spec_of_run(path, settings, task, env, eval_env, functions)
@@ -309,13 +308,13 @@ class Agent:
     def save(self, path: str | Path | None = None) -> Path:
         """Save all of it: in its run directory, or in a new one, from which `load` and `pdml resume` continue."""
         live = self._live
-        if path is None or (live.path is not None and Path(path).resolve() == live.path.resolve()):
+        path = None if path is None else path_of("path", path)
+        if path is None or (live.path is not None and path.resolve() == live.path.resolve()):
             if live.files is not None and live.path is not None:  # loaded, and nothing has been learned since
                 return live.path
             session = self._open()
             session.save()
             return session.path
-        path = Path(path)
         directory.check_free(path)
         lease = directory.create(path, live.settings, available_threads(), _command(), live.spec.recorded())
         try:

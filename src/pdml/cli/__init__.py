@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pdml.cli import info, look, results, sweep, train, tune
 from pdml.cli.parser import Parser, refuse_argument
-from pdml.core.errors import BUSY_EXIT, BusyError, UserError
+from pdml.core.errors import BUSY_EXIT, BusyError, RunError, UserError
 from pdml.core.version import package_version
 
 
@@ -19,10 +19,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # so that module:Id finds a module in the current directory
     try:
-        return _dispatch(words)
+        code = _dispatch(words)
+        sys.stdout.flush()  # here a reader that has gone is noticed, and not when Python ends
+        return code
     except UserError as error:
         print(f"pdml: {error}", file=sys.stderr)
         return BUSY_EXIT if isinstance(error, BusyError) else 2
+    except RunError as error:  # of an environment that is evaluated or analysed; `pdml train` has its own line
+        print(f"pdml: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pdml.cli.parser import Parser, threads_of
+from pdml.cli.parser import Parser, path_named, threads_of
 from pdml.config.defaults import defaults, rebase
 from pdml.config.fields import change, get, leaves
 from pdml.config.files import read_config, require_same
-from pdml.config.parse import parse, shown, whole
+from pdml.config.parse import parse, path_of, shown, whole
 from pdml.config.schema import Config, Settings
 from pdml.config.tasks import Task, listed_task
 from pdml.config.validate import check, check_length, refuse_foreign
@@ -42,7 +42,9 @@ def _train_parser(parser: argparse.ArgumentParser, base: Settings, task: Task | 
         "give these together with --help to see others."
     )
     parser.add_argument("--config", metavar="FILE", help="config.json of a run to repeat; other options override it")
-    parser.add_argument("--run-dir", metavar="DIR", type=Path, help="directory of the run (default: runs/...)")
+    parser.add_argument(
+        "--run-dir", metavar="DIR", type=path_named("run-dir"), help="directory of the run (default: runs/...)"
+    )
     parser.add_argument("--threads", metavar="N", help="cores to use (default: all)")
     parser.add_argument("--resume", action="store_true", help="resume the run in --run-dir, if there is one")
     _stdin_argument(parser)
@@ -73,7 +75,7 @@ def _base(words: list[str]) -> tuple[Settings, Task, list[str]]:
         chosen = {"env": Config.env, **chosen}
         task = _task(chosen["env"])
         return defaults(**chosen, task=task), task, rest
-    base = read_config(Path(first.config))
+    base = read_config(path_of("config", first.config))
     for name in ("env", "preset"):
         given, own = getattr(first, name), getattr(base.learning, name)
         if given is not None and given != own:
@@ -165,7 +167,7 @@ def _guarded(path: Path, work: Callable[[str], Any], options: argparse.Namespace
 
 def _resume_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = "Resume a run from its last readable checkpoint, as if it had never stopped."
-    parser.add_argument("path", metavar="RUN", type=Path, help="directory of the run")
+    parser.add_argument("path", metavar="RUN", type=path_named("run"), help="directory of the run")
     parser.add_argument("--steps", metavar="N", help="real steps in all, to go further than the run was meant to")
     parser.add_argument("--threads", metavar="N", help="cores to use (default: as many as before)")
     _stdin_argument(parser)

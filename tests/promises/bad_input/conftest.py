@@ -95,6 +95,7 @@ STUDIES = {
     "malformed": 'envs = ["Hopper-v5"]\nseeds = 0-7\n',
     "key": 'envs = ["Hopper-v5"]\nmethods = ["sac"]\nseed = 3\n',
     "field": 'envs = ["Hopper-v5"]\nmethods = ["sac"]\n[settings]\n"agent.gama" = 0.9\n',
+    "layerless": 'envs = ["Hopper-v5"]\nmethods = ["sac"]\n[settings]\n"agent.hidden_sizes" = ""\n',
     "method": 'envs = ["Hopper-v5"]\nmethods = ["pmdl"]\n',
 }
 
@@ -128,6 +129,7 @@ def place(tmp_path_factory):
         "unknown": json.dumps({**kept, "sedd": 1}),
         "mistyped": json.dumps({**kept, "steps": "many"}),
         "outside": json.dumps({**kept, "batch_size": 0}),
+        "layerless": json.dumps({**kept, "agent": {**kept["agent"], "hidden_sizes": []}}),
         "flat": json.dumps({**kept, "agent": 3}),
         "wordless": json.dumps({**kept, "termination": None}),
     }
