@@ -36,7 +36,7 @@ from pdml.runs.progress import Watcher
 from pdml.runs.recorder import StepRecord, policy_of, write_state
 from pdml.runs.session import LiveRun, Session, failures_noted
 from pdml.training.loop import Interaction
-from pdml.views import Callback, Evaluation, Model, evaluation_of
+from pdml.views import Callback, Evaluation, Model, call_back, evaluation_of
 
 STEPS_AHEAD = 10_000
 """How far a run that the caller steps is extended when it reaches its end."""
@@ -121,6 +121,15 @@ class Agent:
         agent._setup(LiveRun.load(path, settings, spec, warn))
         return agent
 
+    @classmethod
+    def attached(cls, session: Session) -> "Agent":
+        """Return an agent of a run that a command trains, for its callbacks."""
+        agent = cls.__new__(cls)
+        agent._run_dir = session.path
+        agent._setup(session.live)
+        agent._session = session
+        return agent
+
     @property
     def config(self) -> Config:
         """The settings of learning."""
@@ -161,7 +170,7 @@ class Agent:
         watcher = Watcher(target, self.config.warmup_steps, self.steps) if progress_bar else None
 
         def after(record: StepRecord) -> bool:
-            return callback is None or _call(callback, self, record)
+            return callback is None or call_back(callback, self, record)
 
         with self._working(session):
             session.learn(target, watcher, after)
@@ -383,16 +392,6 @@ def _spec_of_run(
     spec = spec_for(made, eval_env, settings, functions)
     require_sizes(spec.spaces, spaces_from(directory.recorded_spaces(path)), path)
     return spec
-
-
-def _call(callback: Callback, agent: Agent, record: StepRecord) -> bool:
-    """Call a callback after a step or at the end; return whether to continue."""
-    answers = [callback.on_step(agent)] if record.stepped else []
-    if record.evaluation:
-        answers.append(callback.on_evaluation(agent, evaluation_of(agent.steps, record.evaluation)))
-    if record.block is not None:
-        answers.append(callback.on_block(agent, record.block))
-    return all(answer is not False for answer in answers)
 
 
 def _command() -> str:

@@ -30,7 +30,8 @@ ALLOWED = {
     "studies": BELOW_RUNS | {"runs", "reporting"},
     "views": BELOW_RUNS | {"runs", "api"},
     "api": BELOW_RUNS | {"runs", "studies", "reporting", "views"},
-    "cli": BELOW_RUNS | {"runs", "studies", "reporting", "sweeps", "api"},
+    "callbacks": {"core", "runs", "api", "views"},
+    "cli": BELOW_RUNS | {"runs", "studies", "reporting", "sweeps", "api", "callbacks"},
     "__init__": {"api", "core", "runs", "views"},
     "__main__": {"cli"},
 }

@@ -47,7 +47,7 @@ def _train_parser(parser: argparse.ArgumentParser, base: Settings, task: Task | 
     )
     parser.add_argument("--threads", metavar="N", help="cores to use (default: all)")
     parser.add_argument("--resume", action="store_true", help="resume the run in --run-dir, if there is one")
-    _stdin_argument(parser)
+    _add_common(parser)
     group: Any = parser
     for leaf in leaves():
         section = leaf.name.rpartition(".")[0]
@@ -123,6 +123,7 @@ def _train(options: argparse.Namespace) -> int:
         return _resume_in(path, steps, options, or_begin=True)
     directory.check_free(path)
     threads = prepare(threads_of(options))
+    heard = _heard(options)
 
     from pdml.runs.session import start_run
 
@@ -131,7 +132,18 @@ def _train(options: argparse.Namespace) -> int:
     def say(line: str) -> None:
         print(f"{head}\n{line}", flush=True)
 
-    return _guarded(path, lambda command: start_run(settings, path, threads, command, say), options)
+    return _guarded(path, lambda command: start_run(settings, path, threads, command, say, heard), options)
+
+
+def _heard(options: argparse.Namespace) -> Any:
+    """Return what calls the callbacks of a command after every step."""
+    from pdml.runs.session import unheard
+
+    if not options.callback:
+        return unheard
+    from pdml.callbacks import heard_by, read_callback
+
+    return heard_by([read_callback(text) for text in options.callback])
 
 
 def _guarded(path: Path, work: Callable[[str], Any], options: argparse.Namespace) -> int:
@@ -161,7 +173,7 @@ def _guarded(path: Path, work: Callable[[str], Any], options: argparse.Namespace
         where = f"; see {path / 'error.txt'}" if (path / "error.txt").exists() else ""
         print(f"pdml: the run failed ({said}){where}{hint()}", file=sys.stderr)
         return 1
-    print(f"done: {path}")
+    print(f"done: {path}" if (path / "DONE").exists() else f"stopped by a callback: {path}{hint()}")
     return 0
 
 
@@ -170,11 +182,19 @@ def _resume_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", type=path_named("run"), help="directory of the run")
     parser.add_argument("--steps", metavar="N", help="real steps in all, to go further than the run was meant to")
     parser.add_argument("--threads", metavar="N", help="cores to use (default: as many as before)")
-    _stdin_argument(parser)
+    _add_common(parser)
     parser.set_defaults(run=_resume)
 
 
-def _stdin_argument(parser: argparse.ArgumentParser) -> None:
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say nothing about the run itself."""
+    parser.add_argument(
+        "--callback",
+        metavar="C",
+        action="append",
+        default=[],
+        help="module:Class or 'module:Class(name=value, ...)', a pdml.Callback to call while learning; may be repeated",
+    )
     text = "save and stop when standard input ends: runs stop when the scheduler that holds its other end dies"
     parser.add_argument("--stop-with-stdin", action="store_true", help=text)
 
@@ -189,9 +209,11 @@ def _resume_in(path: Path, steps: int | None, options: argparse.Namespace, or_be
     threads = threads_of(options) or directory.recorded_threads(path)
     threads = prepare(min(threads, available_threads()) if threads else None)
 
+    heard = _heard(options)
+
     from pdml.runs.session import resume_run
 
     def say(line: str) -> None:
         print(f"pdml: {line}", file=sys.stderr)
 
-    return _guarded(path, lambda command: resume_run(path, steps, threads, command, say, or_begin), options)
+    return _guarded(path, lambda command: resume_run(path, steps, threads, command, say, or_begin, heard), options)
