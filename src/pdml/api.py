@@ -14,6 +14,7 @@ import numpy as np
 from pdml.config.defaults import defaults
 from pdml.config.fields import by_dotted_names, change
 from pdml.config.files import read_run
+from pdml.config.parse import path_of
 from pdml.config.schema import Config, Settings
 from pdml.config.tasks import PYTHON, Task
 from pdml.config.validate import OBJECT, check, refuse_foreign
@@ -36,7 +37,7 @@ from pdml.runs.progress import Watcher
 from pdml.runs.recorder import StepRecord, policy_of, write_state
 from pdml.runs.session import LiveRun, Session, failures_noted
 from pdml.training.loop import Interaction
-from pdml.views import Callback, Evaluation, Model, evaluation_of
+from pdml.views import Callback, Evaluation, Model, call_back, evaluation_of
 
 STEPS_AHEAD = 10_000
 """How far a run that the caller steps is extended when it reaches its end."""
@@ -82,9 +83,7 @@ class Agent:
         settings = _settings(name, task, method, {**config, **words, "seed": seed})
         spec = spec_for(env, eval_env, settings, functions)
         rows = None if prior is None else packed(prior, spec.spaces, settings.learning)
-        if run_dir is not None and not isinstance(run_dir, str | Path):
-            raise UserError(f"run_dir = {run_dir!r}: must be a path")
-        self._run_dir = None if run_dir is None else Path(run_dir)
+        self._run_dir = None if run_dir is None else path_of("run_dir", run_dir)
         if self._run_dir is not None:
             directory.check_free(self._run_dir)
         self._setup(LiveRun.new(settings, spec, rows))
@@ -114,13 +113,22 @@ class Agent:
         What was passed as a Python object must be passed again. Without its environment an agent predicts but cannot
         learn. The policy alone needs none of it: `pdml.Policy.load`.
         """
-        path = Path(path)
+        path = path_of("run", path)
         settings, task = read_run(directory.require_run(path))
         functions = {k: v for k, v in (("termination", termination), ("reward", reward)) if v is not None}
         spec = _spec_of_run(path, settings, task, env, eval_env, functions)
         agent = cls.__new__(cls)
         agent._run_dir = path
         agent._setup(LiveRun.load(path, settings, spec, warn))
+        return agent
+
+    @classmethod
+    def attached(cls, session: Session) -> "Agent":
+        """Return an agent of a run that a command trains, for its callbacks."""
+        agent = cls.__new__(cls)
+        agent._run_dir = session.path
+        agent._setup(session.live)
+        agent._session = session
         return agent
 
     @property
@@ -163,7 +171,7 @@ class Agent:
         watcher = Watcher(target, self.config.warmup_steps, self.steps) if progress_bar else None
 
         def after(record: StepRecord) -> bool:
-            return callback is None or _call(callback, self, record)
+            return callback is None or call_back(callback, self, record)
 
         with self._working(session):
             session.learn(target, watcher, after)
@@ -310,13 +318,13 @@ class Agent:
     def save(self, path: str | Path | None = None) -> Path:
         """Save all of it: in its run directory, or in a new one, from which `load` and `pdml resume` continue."""
         live = self._live
-        if path is None or (live.path is not None and Path(path).resolve() == live.path.resolve()):
+        path = None if path is None else path_of("path", path)
+        if path is None or (live.path is not None and path.resolve() == live.path.resolve()):
             if live.files is not None and live.path is not None:  # loaded, and nothing has been learned since
                 return live.path
             session = self._open()
             session.save()
             return session.path
-        path = Path(path)
         directory.check_free(path)
         lease = directory.create(path, live.settings, available_threads(), _command(), live.spec.recorded())
         try:
@@ -385,16 +393,6 @@ def _spec_of_run(
     spec = spec_for(made, eval_env, settings, functions)
     require_sizes(spec.spaces, spaces_from(directory.recorded_spaces(path)), path)
     return spec
-
-
-def _call(callback: Callback, agent: Agent, record: StepRecord) -> bool:
-    """Call a callback after a step or at the end; return whether to continue."""
-    answers = [callback.on_step(agent)] if record.stepped else []
-    if record.evaluation:
-        answers.append(callback.on_evaluation(agent, evaluation_of(agent.steps, record.evaluation)))
-    if record.block is not None:
-        answers.append(callback.on_block(agent, record.block))
-    return all(answer is not False for answer in answers)
 
 
 def _command() -> str:

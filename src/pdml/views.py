@@ -9,6 +9,7 @@ import numpy as np
 from pdml.core.batching import as_batch
 from pdml.core.errors import UserError
 from pdml.envs.evaluation import EpisodeResult
+from pdml.runs.recorder import StepRecord
 from pdml.runs.session import LiveRun
 
 if TYPE_CHECKING:
@@ -50,6 +51,16 @@ class Callback:
 
     def on_evaluation(self, agent: "Agent", evaluation: Evaluation) -> bool | None:
         """Called after an evaluation: every `eval_every` steps, and at the end of `learn`."""
+
+
+def call_back(callback: Callback, agent: "Agent", record: StepRecord) -> bool:
+    """Call a callback after a step or at the end; return whether to continue."""
+    answers = [callback.on_step(agent)] if record.stepped else []
+    if record.evaluation:
+        answers.append(callback.on_evaluation(agent, evaluation_of(agent.steps, record.evaluation)))
+    if record.block is not None:
+        answers.append(callback.on_block(agent, record.block))
+    return all(answer is not False for answer in answers)
 
 
 class Prediction(NamedTuple):

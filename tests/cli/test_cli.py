@@ -167,7 +167,10 @@ def test_a_run_says_what_it_needs_and_without_a_terminal_prints_a_line_per_evalu
     path, out = repeated
     assert out[0] == f"pdml on InvertedPendulum-v5, 160 steps, seed 0: {path}"
     assert out[1].startswith("needs about ")
-    assert sum(line.startswith("step ") for line in out) == 3
+    shown = [line for line in out if line.startswith("step ")]
+    assert len(shown) == 3
+    assert shown[0].endswith("  - left")  # the first block is not typical
+    assert shown[2].endswith("  0 s left")
     assert out[-1] == f"done: {path}"
     assert "resumed" not in json.loads((path / "metadata.json").read_text())
 

@@ -97,6 +97,16 @@ def test_a_run_whose_environment_fails_resumes_when_it_is_repaired(
     assert_resumes_to(healthy(), path)
 
 
+def test_an_environment_that_fails_in_pdml_eval_is_one_line_and_exit_code_1(healthy, monkeypatch, capsys):
+    path = healthy()
+    monkeypatch.setattr(faulty, "FAULT", "raises")
+    monkeypatch.setattr(faulty, "AT", 3)
+    capsys.readouterr()
+    assert main(["eval", str(path), "--episodes", "1"]) == 1
+    said = "pdml: the environment, at step 3 of an episode, raised RuntimeError: the motor is on fire\n"
+    assert capsys.readouterr() == ("", said)
+
+
 def test_an_environment_that_fails_while_its_episode_is_reproduced_is_recorded_too(tmp_path, monkeypatch, capsys):
     path = tmp_path / "run"
     monkeypatch.setattr(faulty, "FAULT", "raises")

@@ -51,7 +51,7 @@ def test_what_is_needed_grows_with_the_run():
         resources.require(long._replace(memory=1e15), Path())
     line = resources.describe_needs(long)
     assert " of memory, " in line
-    assert " of disk and " in line
+    assert " of disk and, on an idle machine, " in line
 
 
 def test_the_work_of_a_block_of_double_horizon_learning_is_that_of_its_phases():

@@ -1,17 +1,18 @@
 """The documentation site: it builds, what it names exists, what a run writes is explained, its examples work."""
 
 import functools
+import os
 import re
 import shlex
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from page_blocks import blocks, save_modules
 from tiny import TINY, tiny_of
 
 from pdml.cli import main
@@ -29,6 +30,7 @@ from pdml.runs.tensor_file import read_arrays
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+FAKE_TRACKERS = ROOT / "tests" / "support" / "fake_trackers"
 PAGES = [ROOT / "README.md", *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)]
 
 
@@ -158,12 +160,6 @@ def test_every_symbol_has_its_name_in_the_code():
             assert re.search(rf"\b{part}\b", source), f"{file} has no {part}"
 
 
-def blocks(text, *languages):
-    """Return the fenced blocks of some languages."""
-    found = re.findall(r"^( *)```([^\n`]*)\n(.*?)^\1```\s*?$", text, re.MULTILINE | re.DOTALL)
-    return [textwrap.dedent(code) for _, language, code in found if language.strip() in languages]
-
-
 def test_blocks_are_found_by_their_language_and_in_order():
     listed = "- item\n\n  ```python\n  b = a\n\n  ```\n"
     text = f"```python\na = 1\n```\ntext\n\n{listed}\n```sh\npdml list envs\n```\n\n```\nc\n```\n"
@@ -175,14 +171,6 @@ def test_blocks_are_found_by_their_language_and_in_order():
 def with_python():
     """Return the pages that have Python to run."""
     return [path for path in PAGES if blocks(path.read_text(), "python")]
-
-
-def save_modules(page, folder):
-    """Write the blocks that begin with the name of a file, such as `# point.py`, to that file."""
-    for block in blocks(page.read_text(), "python"):
-        named = re.match(r"# (\w+\.py)\n", block)
-        if named:
-            (folder / named[1]).write_text(block)
 
 
 SMALLER = ("agent", "dynamics", "rollouts", "batch_size", "updates_per_step", "eval_episodes", "mixture.reservoir")
@@ -203,7 +191,9 @@ def test_the_python_of_a_page_runs(page, tmp_path):
     """All its blocks in order, in one process, in a directory with the files that the page says to make."""
     save_modules(page, tmp_path)
     code = "\n".join([*([SMALL_NETWORKS] if page != PAGES[0] else []), *blocks(page.read_text(), "python")])
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    places = os.pathsep.join(filter(None, [str(FAKE_TRACKERS), os.environ.get("PYTHONPATH")]))
+    env, words = {**os.environ, "PYTHONPATH": places}, [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{page}\n{done.stderr}"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import norm, trim_mean
+from scipy.stats import bootstrap, norm, trim_mean
 from scipy.stats import t as student
 
 from pdml.reporting import statistics
@@ -206,3 +206,16 @@ def test_tasks_may_have_different_numbers_of_seeds_and_gaps():
     assert found.value == pytest.approx(trim_mean([0.1, 0.3, 0.5, 0.2, 0.4, 0.6, 0.8], 0.25))
     assert found.seeds == 7
     assert 0.1 <= found.low < found.value < found.high <= 0.8
+
+
+@pytest.mark.parametrize("sizes", [(5,), (2, 3), (8, 4, 6)])
+def test_bootstrap_intervals_are_scipys(sizes):
+    """But for the last bits: SciPy's quantile is at (1 - 0.95) / 2, which is not 0.025 in floating point."""
+    rng = np.random.default_rng(len(sizes))
+    samples = [1000.0 * rng.normal(size=size) for size in sizes]
+
+    def spread(*drawn, axis=-1):
+        return np.concatenate(drawn, axis=axis).std(axis=axis)
+
+    theirs = bootstrap(samples, spread, n_resamples=5000, method="percentile", rng=np.random.default_rng(3))
+    assert statistics.bootstrap_interval(samples, spread, 3) == pytest.approx(theirs.confidence_interval, rel=1e-12)

@@ -156,7 +156,7 @@ def test_the_disk_of_a_tiny_run_is_as_estimated(tiny, tmp_path):
 def test_a_plan_is_described_run_by_run_and_in_all():
     runs = runs_of("pdml", "sac", seeds=(0, 1))
     write_run(runs[0].path, "pdml", seed=0)
-    needed = [Cost(0.0, 0.0, 0.0), Cost(60, 2e6, 1e9), Cost(7200, 3e9, 2e9), Cost(120, 4e6, 3e9)]
+    needed = [Cost(0.0, 0.0, 0.0), Cost(60.0, 2e6, 1e9), Cost(7200.0, 3e9, 2e9), Cost(120.0, 4e6, 3e9)]
     lines = describe_plan(runs, 2, needed).splitlines()
     assert [line.split() for line in lines[:4]] == [
         ["Hopper-v5/pdml/seed_0", "done"],
@@ -166,13 +166,13 @@ def test_a_plan_is_described_run_by_run_and_in_all():
     ]
     assert lines[4] == "4 runs (1 done, 3 new): 2 h 03 min in all, 3.0 GB of disk"
     assert lines[5] == "2 workers need about 2 h 00 min and 5.0 GB of memory"
-    assert lines[6].startswith("times: from this machine's matmul speed")
+    assert lines[6].startswith("times: from the matmul speed of this machine when it is idle")
     assert len(lines) == 7
     assert describe_plan(runs, 1, needed).splitlines()[5] == "1 worker needs about 2 h 03 min and 3.0 GB of memory"
 
 
 def test_a_plan_says_what_is_missing(monkeypatch):
-    runs, needed = runs_of("sac", seeds=(0, 1)), [Cost(60, 2e9, 1e9), Cost(60, 2e9, 1e9)]
+    runs, needed = runs_of("sac", seeds=(0, 1)), [Cost(60.0, 2e9, 1e9), Cost(60.0, 2e9, 1e9)]
     monkeypatch.setattr(cost, "available_memory", lambda: 1.5e9)
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=3e9))
     lines = describe_plan(runs, 2, needed).splitlines()
@@ -181,7 +181,7 @@ def test_a_plan_says_what_is_missing(monkeypatch):
 
 
 def test_as_many_runs_at_a_time_as_the_memory_has_room_for(monkeypatch):
-    needed = [Cost(60, 0.0, memory) for memory in (1e9, 3e9, 0.0, 2e9)]
+    needed = [Cost(60.0, 0.0, memory) for memory in (1e9, 3e9, 0.0, 2e9)]
     for free, fitting in ((6e9, 9), (5.5e9, 2), (5e9, 2), (4e9, 1), (1e9, 1), (None, 9)):
         monkeypatch.setattr(cost, "available_memory", lambda free=free: free)
         assert jobs_in_memory(needed, 9) == fitting

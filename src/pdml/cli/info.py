@@ -27,7 +27,7 @@ def add_commands(commands: Any) -> None:
 def _check_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Try an environment with random actions and report what will not work. The exit code is 0 if it can be\n"
-        "learned, 1 if there is a problem."
+        "learned, 1 if there is a problem, 2 if it cannot be made."
     )
     parser.add_argument("env", metavar="ENV", help="environment id, or module:Id")
     parser.add_argument("--steps", metavar="N", default="300", help="most random steps (default: 300)")

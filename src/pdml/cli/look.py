@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pdml.cli.parser import path_named
 from pdml.config.parse import number, whole
 from pdml.core.errors import UserError, nearest
 from pdml.reporting.style import ENDINGS, FIGURES
@@ -29,7 +30,7 @@ def add_commands(commands: Any) -> None:
 
 def _eval_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = "Evaluate the last policy of a run, or its best one, in fresh environments."
-    parser.add_argument("path", metavar="RUN", type=Path, help="directory of the run")
+    parser.add_argument("path", metavar="RUN", type=path_named("run"), help="directory of the run")
     parser.add_argument("--episodes", metavar="N", default="10", help="episodes (default: 10)")
     parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the mode")
     parser.add_argument("--seed", metavar="S", help="seed of the initial states (default: the run's)")
@@ -64,8 +65,10 @@ def _figure_parser(parser: argparse.ArgumentParser) -> None:
         "Draw a figure of runs; a directory stands for every run below it. `pdml list figures` has all."
     )
     parser.add_argument("name", metavar="NAME", help="which figure")
-    parser.add_argument("paths", metavar="RUN", type=Path, nargs="+", help="directories of runs")
-    parser.add_argument("--out", metavar="DIR", type=Path, default=Path("figures"), help="where to (default: figures)")
+    parser.add_argument("paths", metavar="RUN", type=path_named("run"), nargs="+", help="directories of runs")
+    parser.add_argument(
+        "--out", metavar="DIR", type=path_named("out"), default=Path("figures"), help="where to (default: figures)"
+    )
     parser.add_argument("--at", metavar="STEPS", default="", help="steps after warm-up, e.g. 20000,40000")
     parser.add_argument("--threshold", metavar="RETURN", help="return to reach (default: the paper's last MBPO)")
     parser.add_argument("--seed", metavar="S", default="0", help="seed of the bootstrap (default: 0)")
@@ -106,7 +109,7 @@ def _figure(options: argparse.Namespace) -> int:
 
 def _summary_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = "Print a table of runs: the last evaluations of every seed, their mean, and first passages."
-    parser.add_argument("paths", metavar="RUN", type=Path, nargs="+", help="directories of runs")
+    parser.add_argument("paths", metavar="RUN", type=path_named("run"), nargs="+", help="directories of runs")
     parser.add_argument("--goal", metavar="RETURN", help="return to reach (default: 950)")
     parser.add_argument("--last", metavar="N", default="1", help="evaluations to average per seed (default: 1)")
     parser.add_argument("--until", metavar="STEPS", help="as if every run had ended at this real step")
@@ -130,8 +133,10 @@ def _summary(options: argparse.Namespace) -> int:
 
 def _report_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = "Write one self-contained html page about runs, finished, unfinished or failed."
-    parser.add_argument("paths", metavar="RUN", type=Path, nargs="+", help="directories of runs")
-    parser.add_argument("--out", metavar="FILE", type=Path, default=Path("report.html"), help="(default: report.html)")
+    parser.add_argument("paths", metavar="RUN", type=path_named("run"), nargs="+", help="directories of runs")
+    parser.add_argument(
+        "--out", metavar="FILE", type=path_named("out"), default=Path("report.html"), help="(default: report.html)"
+    )
     parser.add_argument(
         "--frames",
         action=argparse.BooleanOptionalAction,
@@ -209,11 +214,11 @@ def _name(problems: Iterable[str]) -> int:
 
 def _video_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = "Record episodes of a run's last policy, or of its best one, as mp4."
-    parser.add_argument("path", metavar="RUN", type=Path, help="directory of the run")
+    parser.add_argument("path", metavar="RUN", type=path_named("run"), help="directory of the run")
     parser.add_argument("--episodes", metavar="N", default="1", help="episodes (default: 1)")
     parser.add_argument("--seed", metavar="S", help="seed of the starting states (default: the run's)")
     parser.add_argument("--policy", choices=tuple(FILES), default="last", help="which policy (default: last)")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="where to (default: videos in the run)")
+    parser.add_argument("--out", metavar="DIR", type=path_named("out"), help="where to (default: videos in the run)")
     parser.set_defaults(run=_video)
 
 
@@ -233,10 +238,14 @@ def _video(options: argparse.Namespace) -> int:
 
 def _export_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = "Write the deterministic policy of a run to one file that needs neither PDML nor JAX."
-    parser.add_argument("path", metavar="RUN", type=Path, help="directory of the run, or the file of a policy")
+    parser.add_argument(
+        "path", metavar="RUN", type=path_named("run"), help="directory of the run, or the file of a policy"
+    )
     parser.add_argument("--to", choices=FORMATS, required=True, help="onnx: a graph; npz: the arrays")
     parser.add_argument("--policy", choices=tuple(FILES), default="last", help="which policy (default: last)")
-    parser.add_argument("--out", metavar="FILE", type=Path, help="where to (default: policy.onnx or .npz in the run)")
+    parser.add_argument(
+        "--out", metavar="FILE", type=path_named("out"), help="where to (default: policy.onnx or .npz in the run)"
+    )
     parser.set_defaults(run=_export)
 
 
@@ -260,14 +269,17 @@ def _analyse_parser(parser: argparse.ArgumentParser) -> None:
         "theory: the paper's Theorem 1 and Proposition on random finite MDPs."
     )
     parser.add_argument("what", choices=("converged", "tsne", "theory"))
-    parser.add_argument("path", metavar="RUN", type=Path, nargs="?", help="directory of the run")
+    parser.add_argument("path", metavar="RUN", type=path_named("run"), nargs="?", help="directory of the run")
     parser.add_argument(
         "--at", metavar="STEPS", default="", help="steps after warm-up (default: all archived, tsne five)"
     )
     parser.add_argument("--steps", metavar="N", default="1000", help="fresh steps of each policy (default: 1000)")
     parser.add_argument("--seed", metavar="S", default="0", help="of t-SNE, or of the random MDPs (default: 0)")
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, help="theory: keep its rows as csv there; the others keep theirs in the run"
+        "--out",
+        metavar="DIR",
+        type=path_named("out"),
+        help="theory: keep its rows as csv there; the others keep theirs in the run",
     )
     parser.set_defaults(run=_analyse)
 

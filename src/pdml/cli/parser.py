@@ -1,9 +1,12 @@
 """Parsing of arguments, with errors of one sentence."""
 
 import argparse
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
-from pdml.config.parse import parse, whole
+from pdml.config.parse import parse, path_of, whole
 from pdml.core.errors import UserError, nearest
 
 
@@ -26,6 +29,11 @@ def refuse_argument(word: str, command: str, parser: argparse.ArgumentParser) ->
     known = [flag[2:] for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     near = nearest(name[2:], known) if name.startswith("--") else ""
     raise UserError(f"'{name}': pdml {command} has no such argument{near}; see pdml {command} --help")
+
+
+def path_named(name: str) -> Callable[[str], Path]:
+    """Return what reads the path of an argument."""
+    return partial(path_of, name)
 
 
 def threads_of(options: argparse.Namespace) -> int | None:

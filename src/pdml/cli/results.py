@@ -8,7 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from pdml.cli.parser import Parser
+from pdml.cli.parser import Parser, path_named
 from pdml.core.errors import UserError
 from pdml.reporting.marked_pages import Mark, find_marks, find_pages, read_page, rebuild_page
 
@@ -34,8 +34,10 @@ def _collect_parser(parser: argparse.ArgumentParser) -> None:
         "Copy config, metadata, evaluations, progress, diagnostics, timing and analyses of every\n"
         "finished run at or below OUT. Runs that are not finished, or were for tuning, are named and left out."
     )
-    parser.add_argument("out", metavar="OUT", type=Path, help="a run, or a directory with runs below it")
-    parser.add_argument("--into", metavar="DIR", type=Path, required=True, help="where to; runs keep their path")
+    parser.add_argument("out", metavar="OUT", type=path_named("out"), help="a run, or a directory with runs below it")
+    parser.add_argument(
+        "--into", metavar="DIR", type=path_named("into"), required=True, help="where to; runs keep their path"
+    )
     parser.add_argument("--replace", action="store_true", help="overwrite runs of other content; else they are refused")
     parser.add_argument("--tuning", action="store_true", help="keep also runs of pdml tune, of seeds from 1000 on")
     parser.set_defaults(run=_collect)
@@ -62,7 +64,7 @@ def _claims_parser(parser: argparse.ArgumentParser) -> None:
         "Measure each claim of the paper on the runs below the given directories: a number per seed, an interval over\n"
         "seeds, and a verdict by the rules of results/PLAN.md. Runs that are too short for a claim do not count for it."
     )
-    parser.add_argument("paths", metavar="RUN", type=Path, nargs="+", help="directories of runs")
+    parser.add_argument("paths", metavar="RUN", type=path_named("run"), nargs="+", help="directories of runs")
     parser.add_argument("--only", metavar="C1,C3,...", default="", help="claims to print (default: all)")
     parser.set_defaults(run=_claims)
 
@@ -90,7 +92,9 @@ def _rebuild_parser(parser: argparse.ArgumentParser) -> None:
         "`<!-- end -->`. A mark with a figure stands alone; it draws DIR/NAME.png of its --out DIR.\n"
         f"Commands may be: {allowed}. Their paths start at the current directory."
     )
-    parser.add_argument("paths", metavar="PAGE", type=Path, nargs="+", help="Markdown files, or directories of them")
+    parser.add_argument(
+        "paths", metavar="PAGE", type=path_named("page"), nargs="+", help="Markdown files, or directories of them"
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a page is out of date")
     parser.set_defaults(run=_rebuild)
 
@@ -176,7 +180,9 @@ def _speed_parser(parser: argparse.ArgumentParser) -> None:
         "Print outputs of `pdml bench` that were kept as files: one column per file; or outputs of\n"
         "`pdml bench --method NAME`: one row per file; or of `pdml bench --jobs N --json`: one row per line."
     )
-    parser.add_argument("paths", metavar="FILE", type=Path, nargs="+", help="files with what pdml bench printed")
+    parser.add_argument(
+        "paths", metavar="FILE", type=path_named("file"), nargs="+", help="files with what pdml bench printed"
+    )
     parser.set_defaults(run=_speed)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pdml.cli.parser import path_named
 from pdml.config.parse import whole
 from pdml.core.errors import UserError
 from pdml.core.signals import Stopped
@@ -48,7 +49,9 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", metavar="NAME", nargs="+", help="instead of all the study's")
     parser.add_argument("--steps", metavar="N", help="real steps of each run")
     parser.add_argument("--set", metavar="FIELD=VALUE", nargs="+", action="extend", default=[], help="a setting of all")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="directory of the runs (default: runs/STUDY)")
+    parser.add_argument(
+        "--out", metavar="DIR", type=path_named("out"), help="directory of the runs (default: runs/STUDY)"
+    )
     parser.add_argument("--jobs", metavar="N", help="runs at a time (default: physical cores, if memory suffices)")
 
 
@@ -136,7 +139,7 @@ def _conclude(ended: "Sequence[tuple[PlannedRun, Outcome]]", before: int, out: P
 
 def _status_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = "Show how the runs below a directory stand, from their files alone."
-    parser.add_argument("path", metavar="DIR", type=Path, help="directory of runs")
+    parser.add_argument("path", metavar="DIR", type=path_named("run"), help="directory of runs")
     parser.add_argument("--watch", action="store_true", help="show it again and again until all runs have ended")
     parser.set_defaults(run=_status)
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pdml.cli.parser import Parser, threads_of
+from pdml.cli.parser import Parser, path_named, threads_of
 from pdml.config.defaults import defaults, rebase
 from pdml.config.fields import change, get, leaves
 from pdml.config.files import read_config, require_same
-from pdml.config.parse import parse, shown, whole
+from pdml.config.parse import parse, path_of, shown, whole
 from pdml.config.schema import Config, Settings
 from pdml.config.tasks import Task, listed_task
 from pdml.config.validate import check, check_length, refuse_foreign
@@ -42,10 +42,12 @@ def _train_parser(parser: argparse.ArgumentParser, base: Settings, task: Task | 
         "give these together with --help to see others."
     )
     parser.add_argument("--config", metavar="FILE", help="config.json of a run to repeat; other options override it")
-    parser.add_argument("--run-dir", metavar="DIR", type=Path, help="directory of the run (default: runs/...)")
+    parser.add_argument(
+        "--run-dir", metavar="DIR", type=path_named("run-dir"), help="directory of the run (default: runs/...)"
+    )
     parser.add_argument("--threads", metavar="N", help="cores to use (default: all)")
     parser.add_argument("--resume", action="store_true", help="resume the run in --run-dir, if there is one")
-    _stdin_argument(parser)
+    _add_common(parser)
     group: Any = parser
     for leaf in leaves():
         section = leaf.name.rpartition(".")[0]
@@ -73,7 +75,7 @@ def _base(words: list[str]) -> tuple[Settings, Task, list[str]]:
         chosen = {"env": Config.env, **chosen}
         task = _task(chosen["env"])
         return defaults(**chosen, task=task), task, rest
-    base = read_config(Path(first.config))
+    base = read_config(path_of("config", first.config))
     for name in ("env", "preset"):
         given, own = getattr(first, name), getattr(base.learning, name)
         if given is not None and given != own:
@@ -121,6 +123,7 @@ def _train(options: argparse.Namespace) -> int:
         return _resume_in(path, steps, options, or_begin=True)
     directory.check_free(path)
     threads = prepare(threads_of(options))
+    heard = _heard(options)
 
     from pdml.runs.session import start_run
 
@@ -129,7 +132,18 @@ def _train(options: argparse.Namespace) -> int:
     def say(line: str) -> None:
         print(f"{head}\n{line}", flush=True)
 
-    return _guarded(path, lambda command: start_run(settings, path, threads, command, say), options)
+    return _guarded(path, lambda command: start_run(settings, path, threads, command, say, heard), options)
+
+
+def _heard(options: argparse.Namespace) -> Any:
+    """Return what calls the callbacks of a command after every step."""
+    from pdml.runs.session import unheard
+
+    if not options.callback:
+        return unheard
+    from pdml.callbacks import heard_by, read_callback
+
+    return heard_by([read_callback(text) for text in options.callback])
 
 
 def _guarded(path: Path, work: Callable[[str], Any], options: argparse.Namespace) -> int:
@@ -159,20 +173,28 @@ def _guarded(path: Path, work: Callable[[str], Any], options: argparse.Namespace
         where = f"; see {path / 'error.txt'}" if (path / "error.txt").exists() else ""
         print(f"pdml: the run failed ({said}){where}{hint()}", file=sys.stderr)
         return 1
-    print(f"done: {path}")
+    print(f"done: {path}" if (path / "DONE").exists() else f"stopped by a callback: {path}{hint()}")
     return 0
 
 
 def _resume_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = "Resume a run from its last readable checkpoint, as if it had never stopped."
-    parser.add_argument("path", metavar="RUN", type=Path, help="directory of the run")
+    parser.add_argument("path", metavar="RUN", type=path_named("run"), help="directory of the run")
     parser.add_argument("--steps", metavar="N", help="real steps in all, to go further than the run was meant to")
     parser.add_argument("--threads", metavar="N", help="cores to use (default: as many as before)")
-    _stdin_argument(parser)
+    _add_common(parser)
     parser.set_defaults(run=_resume)
 
 
-def _stdin_argument(parser: argparse.ArgumentParser) -> None:
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say nothing about the run itself."""
+    parser.add_argument(
+        "--callback",
+        metavar="C",
+        action="append",
+        default=[],
+        help="module:Class or 'module:Class(name=value, ...)', a pdml.Callback to call while learning; may be repeated",
+    )
     text = "save and stop when standard input ends: runs stop when the scheduler that holds its other end dies"
     parser.add_argument("--stop-with-stdin", action="store_true", help=text)
 
@@ -187,9 +209,11 @@ def _resume_in(path: Path, steps: int | None, options: argparse.Namespace, or_be
     threads = threads_of(options) or directory.recorded_threads(path)
     threads = prepare(min(threads, available_threads()) if threads else None)
 
+    heard = _heard(options)
+
     from pdml.runs.session import resume_run
 
     def say(line: str) -> None:
         print(f"pdml: {line}", file=sys.stderr)
 
-    return _guarded(path, lambda command: resume_run(path, steps, threads, command, say, or_begin), options)
+    return _guarded(path, lambda command: resume_run(path, steps, threads, command, say, or_begin, heard), options)

@@ -1,6 +1,7 @@
 """Values as a person types them, on the command line or in a file, read by the type of their setting."""
 
 import math
+from pathlib import Path
 from typing import Any, get_args
 
 from pdml.config.fields import leaves
@@ -46,6 +47,13 @@ def number(name: str, text: str) -> float:
     if not math.isfinite(value):
         raise UserError(f"{name} = '{text}': must be a number")
     return value
+
+
+def path_of(name: str, given: Any) -> Path:
+    """Read a path of a command's own option, or of Python; an empty one would be the current directory."""
+    if not isinstance(given, str | Path) or given == "":
+        raise UserError(f"{name} = {given!r}: must be a path; the current directory is '.'")
+    return Path(given)
 
 
 def shown(value: Any) -> str:

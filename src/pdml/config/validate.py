@@ -111,6 +111,9 @@ def _check_known_parts(config: Config) -> None:
 def _check_sizes(config: Config) -> None:
     """Check the values that must fit together."""
     dynamics = config.dynamics
+    for name, sizes in (("agent", config.agent.hidden_sizes), ("dynamics", dynamics.hidden_sizes)):
+        if not sizes:
+            raise UserError(f"{name}.hidden_sizes = '': at least one hidden layer is needed, such as 256,256")
     if len(dynamics.weight_decay) != len(dynamics.hidden_sizes) + 1:
         raise UserError(
             f"dynamics.weight_decay has {len(dynamics.weight_decay)} entries: "

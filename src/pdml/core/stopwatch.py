@@ -1,4 +1,4 @@
-"""Wall-clock time per phase. Kept apart from everything that must be the same in every run of a seed."""
+"""Wall-clock time, per phase and in words. Kept apart from everything that must be the same in every run of a seed."""
 
 import resource
 import sys
@@ -11,6 +11,16 @@ def peak_memory_mb() -> float:
     """Return the peak memory of this process."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / (1e6 if sys.platform == "darwin" else 1e3)
+
+
+def duration(seconds: float) -> str:
+    """Write a time in the units that matter."""
+    minutes = round(seconds / 60)
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if minutes < 100:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes < 48 * 60 else f"{minutes / 1440:.1f} days"
 
 
 PHASES = ("collect", "weigh", "fit", "imagine", "refine", "improve", "evaluate", "diagnose", "save")

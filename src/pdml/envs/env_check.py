@@ -77,7 +77,7 @@ class SpaceCheck(gymnasium.Wrapper):
 
 
 def examine_env(env_id: str, steps: int = STEPS, seconds: float = SECONDS) -> list[Finding]:
-    """Make an environment, take random steps in it, and return all findings.
+    """Make an environment, take random steps in it, and return all findings; raise if it cannot be made.
 
     Args:
         steps: Most random steps.
@@ -85,10 +85,7 @@ def examine_env(env_id: str, steps: int = STEPS, seconds: float = SECONDS) -> li
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what matters is reported as a finding
-        try:
-            found, settings = _look(env_id)
-        except UserError as error:
-            return [Finding("problem", str(error))]
+        found, settings = _look(env_id)
         return found if settings is None else [*found, *_try(settings, steps, seconds)]
 
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
-from scipy.special import ndtri
 
 from pdml.reporting import statistics
 from pdml.reporting.read import Run, differences, read_table, returns
@@ -189,10 +188,7 @@ def _compared(ours: np.ndarray, theirs: np.ndarray, is_ratio: bool) -> Estimate:
     value = float(effect(ours, theirs))
     if min(len(ours), len(theirs)) < 2:
         return Estimate(value, math.nan, math.nan, seeds)
-    rng = np.random.default_rng(0)
-    drawn = effect(*(statistics.resampled(values, statistics.RESAMPLES, rng) for values in (ours, theirs)))
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return Estimate(value, float(low), float(high), seeds)
+    return Estimate(value, *statistics.bootstrap_interval((ours, theirs), effect), seeds)
 
 
 def _verdict(effect: Estimate, null: float, larger: bool, size: float | None) -> str:
@@ -217,6 +213,8 @@ def _runs_needed(ours: np.ndarray, theirs: np.ndarray, null: float, claim: Claim
     variance = sum(values.var(ddof=1) for values in samples)
     if effect == 0.0:
         return None
+    from scipy.special import ndtri  # slow to import, and only an open claim needs it
+
     return math.ceil(float((ndtri(0.975) + ndtri(0.8)) ** 2 * variance / effect**2)) + 1
 
 

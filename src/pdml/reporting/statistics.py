@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float64, Int
-from scipy.special import stdtrit
 
 RESAMPLES = 5000
 
@@ -53,6 +52,8 @@ def mean_interval(values: Float[np.ndarray, " n"], level: float = 0.95) -> Estim
     mean = float(kept.mean())
     if n == 1:
         return Estimate(mean, np.nan, np.nan, 1)
+    from scipy.special import stdtrit  # slow to import, and a table of single seeds does not need it
+
     half = float(stdtrit(n - 1, 0.5 + level / 2.0) * kept.std(ddof=1) / np.sqrt(n))
     return Estimate(mean, mean - half, mean + half, n)
 
@@ -140,10 +141,8 @@ def aggregate(
     seeds = sum(len(scores) for scores in tasks)
     if max(len(scores) for scores in tasks) < 2:  # resampling single seeds changes nothing
         return Estimate(value, np.nan, np.nan, seeds)
-    rng = np.random.default_rng(seed)
-    drawn = np.concatenate([resampled(scores, resamples, rng) for scores in tasks], axis=1)
-    low, high = np.quantile(statistic(drawn), [0.025, 0.975])
-    return Estimate(value, float(low), float(high), seeds)
+    interval = bootstrap_interval(tasks, lambda *drawn: statistic(np.concatenate(drawn, axis=1)), seed, resamples)
+    return Estimate(value, *interval, seeds)
 
 
 def probability_of_improvement(
@@ -164,10 +163,12 @@ def probability_of_improvement(
     seeds = sum(len(x) + len(y) for x, y in pairs)
     if max(max(len(x), len(y)) for x, y in pairs) < 2:
         return Estimate(value, np.nan, np.nan, seeds)
-    rng = np.random.default_rng(seed)
-    drawn = [_superiority(resampled(x, resamples, rng), resampled(y, resamples, rng)) for x, y in pairs]
-    low, high = np.quantile(np.mean(drawn, axis=0), [0.025, 0.975])
-    return Estimate(value, float(low), float(high), seeds)
+
+    def superiority(*drawn: np.ndarray) -> np.ndarray:
+        return np.mean([_superiority(x, y) for x, y in zip(drawn[::2], drawn[1::2], strict=True)], axis=0)
+
+    samples = [scores for pair in pairs for scores in pair]
+    return Estimate(value, *bootstrap_interval(samples, superiority, seed, resamples), seeds)
 
 
 def _superiority(x: Float64[np.ndarray, "r n"], y: Float64[np.ndarray, "r m"]) -> Float64[np.ndarray, " r"]:
@@ -181,8 +182,21 @@ def _finite(scores: Float[np.ndarray, " n"]) -> Float64[np.ndarray, " m"]:
     return scores[np.isfinite(scores)]
 
 
-def resampled(
-    scores: Float64[np.ndarray, " n"], resamples: int, rng: np.random.Generator
-) -> Float64[np.ndarray, "r n"]:
-    """Draw seeds with replacement, many times."""
-    return scores[rng.integers(len(scores), size=(resamples, len(scores)))]
+def bootstrap_interval(
+    samples: Sequence[Float64[np.ndarray, " _"]],
+    statistic: Callable[..., np.ndarray],
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> tuple[float, float]:
+    """Return the 95 % interval of a statistic of some samples, by the quantiles of resamples of each.
+
+    These are the numbers of `scipy.stats.bootstrap` but for their last bits. It refuses a sample of one seed, which a
+    study has while it is under way.
+
+    Args:
+        statistic: Of the samples, of which each has its resamples as rows.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = (scores[rng.integers(len(scores), size=(resamples, len(scores)))] for scores in samples)
+    low, high = np.quantile(statistic(*drawn), [0.025, 0.975])
+    return float(low), float(high)

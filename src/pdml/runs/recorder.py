@@ -191,8 +191,8 @@ class Recorder:
             ledger.evaluated = float("nan")
         self._progress.add(row)
         now = clock.total()
-        rate = schedule.steps_of_block(state.step) / max(now - self._last, 1e-9)
-        self._last = now
+        steps, seconds = schedule.steps_of_block(state.step), max(now - self._last, 1e-9)
+        rate, self._last = steps / seconds, now
         self._timing.add(
             {
                 "step": state.step,
@@ -205,7 +205,7 @@ class Recorder:
         shown = {name: value for name, value in row.items() if "/" in name and np.isfinite(value)}
         self._board.add(shown | {"time/steps_per_second": rate}, state.step)
         if self._watcher is not None:
-            self._watcher.block(state.log.metrics.get("model/holdout_error"), rate)
+            self._watcher.block(state.log.metrics.get("model/holdout_error"), steps, seconds)
         self._write_shares(state)
         return row
 

@@ -11,6 +11,7 @@ import numpy as np
 from pdml.config.methods import METHODS, Feature
 from pdml.config.schema import Config, Settings
 from pdml.core.errors import UserError
+from pdml.core.stopwatch import duration
 from pdml.core.transition import Layout
 from pdml.data.model_buffer import buffer_rows
 from pdml.dhmbpo.learner import state_buffer_rows
@@ -136,15 +137,14 @@ def require(needs: Needs, path: Path) -> None:
 
 
 def describe_needs(needs: Needs) -> str:
-    """Say in one line what a run will need; the time is an estimate from this machine's speed right now."""
-    speed, memory, disk = EFFICIENCY * matmul_peak(size=1024), _size(needs.memory), _size(needs.disk)
-    took, first = _time(needs.flop / speed), _time(needs.first / speed)
-    line = f"needs about {memory} of memory, {disk} of disk and {took}, and the environment's own time"
+    """Say in one line what a run will need; the time is an estimate from the speed of this machine when it is idle."""
+    # Products of a few milliseconds: some of them run undisturbed, also while other processes compute.
+    speed, memory, disk = EFFICIENCY * matmul_peak(size=512, repeats=60), _size(needs.memory), _size(needs.disk)
+    took, first = duration(needs.flop / speed), duration(needs.first / speed)
+    line = (
+        f"needs about {memory} of memory, {disk} of disk and, on an idle machine, {took} and the environment's own time"
+    )
     return f"{line}; {first} of it before the first evaluation" if needs.first else line
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds > 5400 else f"{max(1, round(seconds / 60))} min"
 
 
 def _size(number: float) -> str:

@@ -36,6 +36,9 @@ from pdml.training.state import TrainState, add_prior, extend_model_buffer, init
 Say = Callable[[str], None]
 """Prints one line about something that is not as it was."""
 
+After = Callable[[StepRecord], bool]
+"""Called after every step with what was recorded, and after an evaluation at the end; false ends learning."""
+
 
 class LiveRun:
     """A run in memory: settings, environment, compiled parts, state. It may have no directory yet."""
@@ -181,22 +184,21 @@ class Session:
             return self.prepare(self.live.steps)
         return self._recorder
 
-    def learn(
-        self, steps: int, watcher: Watcher | None = None, after: Callable[[StepRecord], bool] = lambda record: True
-    ) -> None:
-        """Continue to a number of real steps in all.
-
-        Args:
-            after: Called after every step with what was recorded, and after an evaluation at the end; false ends
-                learning.
-        """
+    def learn(self, steps: int, watcher: Watcher | None = None, after: After = lambda record: True) -> None:
+        """Continue to a number of real steps in all; if `after` ends that, by its answer or by an error, save first."""
         live = self.live
         assert live.env is not None
         with failures_noted(self.lease), closing(watcher) if watcher is not None else nullcontext():
             recorder = self.prepare(steps, watcher)
 
             def after_step(state: TrainState, step: Step) -> None:
-                if not after(recorder(state, step)):
+                record = recorder(state, step)
+                try:
+                    enough = not after(record)
+                except Exception:
+                    recorder.save(state)
+                    raise
+                if enough:
                     raise _EnoughError
 
             try:
@@ -253,26 +255,49 @@ class _EnoughError(Exception):
     """Whoever is called after a step wants no more."""
 
 
-def start_run(settings: Settings, path: Path, threads: int, command: str, say: Say = lambda line: None) -> TrainState:
-    """Train from the first step to the last and leave a complete directory, which must be free."""
+def unheard(session: Session) -> After:
+    """Call nobody after a step."""
+    return lambda record: True
+
+
+def start_run(
+    settings: Settings,
+    path: Path,
+    threads: int,
+    command: str,
+    say: Say = lambda line: None,
+    heard: Callable[[Session], After] = unheard,
+) -> TrainState:
+    """Train from the first step to the last and leave a complete directory, which must be free.
+
+    Args:
+        heard: From the session, what is called after every step.
+    """
     spec = spec_of(settings)
     needed = resources.estimate(settings, spec.spaces.layout)
     resources.require(needed, path)
     say(resources.describe_needs(needed))
     with closing(LiveRun.new(settings, spec)) as live:
         with closing(Session.begin(live, path, threads, command)) as session:
-            session.learn(live.steps, _watcher(live))
+            session.learn(live.steps, _watcher(live), heard(session))
         return live.state
 
 
 def resume_run(
-    path: Path, steps: int | None, threads: int, command: str, say: Say, or_begin: bool = False
+    path: Path,
+    steps: int | None,
+    threads: int,
+    command: str,
+    say: Say,
+    or_begin: bool = False,
+    heard: Callable[[Session], After] = unheard,
 ) -> TrainState:
     """Resume from the newest checkpoint that is not damaged, as if the run had never stopped.
 
     Args:
         steps: Real steps in all, to go further than the run was meant to.
         or_begin: Start from the first step if there is no checkpoint yet.
+        heard: From the session, what is called after every step.
     """
     settings, task = read_run(directory.require_run(path))
     if settings.learning.env.startswith(PYTHON):
@@ -293,7 +318,7 @@ def resume_run(
 
     with closing(Session.resume(path, load, threads, command, say)) as session:
         with closing(session.live) as live:
-            session.learn(live.steps, _watcher(live))
+            session.learn(live.steps, _watcher(live), heard(session))
         return live.state
 
 

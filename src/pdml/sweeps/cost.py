@@ -25,13 +25,13 @@ from pdml.config.files import read_metadata, read_run
 from pdml.config.schema import Settings
 from pdml.config.tasks import Task
 from pdml.core.errors import UserError
+from pdml.core.stopwatch import duration
 from pdml.core.transition import Layout
 from pdml.reporting.read import read_table
 from pdml.runs.checkpoint import saved_checkpoints
 from pdml.runs.directory import metadata, recorded_threads
 from pdml.runs.resources import EFFICIENCY, Needs, available_memory, estimate
 from pdml.sweeps.plan import PlannedRun, env_task, state_of
-from pdml.sweeps.status import duration
 
 ENOUGH = 5
 """Finished runs per method and task whose time is read."""
@@ -92,7 +92,7 @@ def describe_plan(runs: Sequence[PlannedRun], jobs: int, needed: Sequence[Cost] 
     counts = ", ".join(f"{number} {state}" for state, number in Counter(states).items())
     disk, left = sum(cost.disk for cost in needed), [cost for cost in needed if cost.seconds > 0]
     memory = sum(_largest_memory(left, jobs))
-    seconds = sum(cost.seconds for cost in left)
+    seconds = sum((cost.seconds for cost in left), 0.0)
     workers = "1 worker needs" if jobs == 1 else f"{jobs} workers need"
     return "\n".join(
         [
@@ -270,7 +270,7 @@ def _source(needed: Sequence[Cost]) -> str:
     measured = sum(cost.measured for cost in needed)
     if measured == len(needed):
         return "from finished runs of the same method and task"
-    estimated = "from this machine's matmul speed, without the environment's own time"
+    estimated = "from the matmul speed of this machine when it is idle, without the environment's own time"
     if not measured:
         return f"{estimated}; finished runs of the same method and task make them better"
     return f"of {measured} runs from finished runs of the same method and task, of the others {estimated}"

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
+from pdml.core.stopwatch import duration
+
 SILENT = 180.0
 """Seconds without a sign of life after which a run may be dead."""
 
@@ -283,13 +285,3 @@ def status_counts(rows: Sequence[RunStatus]) -> str:
     counts = {state: sum(row.state == state for row in rows) for state in order}
     parts = [f"{count} {state}" for state, count in counts.items() if count]
     return f"{len(rows)} {'run' if len(rows) == 1 else 'runs'}: {', '.join(parts)}"
-
-
-def duration(seconds: float) -> str:
-    """Write a time in the units that matter."""
-    minutes = round(seconds / 60)
-    if seconds < 99.5:
-        return f"{seconds:.0f} s"
-    if minutes < 100:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes < 48 * 60 else f"{minutes / 1440:.1f} days"

@@ -89,12 +89,30 @@ def far(obs, action, next_obs):
     return next_obs[:, 99] > 1.0
 """
 
+CALLBACKS = """
+import pdml
+
+
+class Count(pdml.Callback):
+    def __init__(self, first, every=10):
+        if every < 1:
+            raise ValueError("every:\\nat least 1")
+
+
+class Other:
+    pass
+
+
+made = Count(1)
+"""
+
 BROKEN_MODULE = "import gymnasium\nraise RuntimeError('half of it\\nis missing')\n"
 
 STUDIES = {
     "malformed": 'envs = ["Hopper-v5"]\nseeds = 0-7\n',
     "key": 'envs = ["Hopper-v5"]\nmethods = ["sac"]\nseed = 3\n',
     "field": 'envs = ["Hopper-v5"]\nmethods = ["sac"]\n[settings]\n"agent.gama" = 0.9\n',
+    "layerless": 'envs = ["Hopper-v5"]\nmethods = ["sac"]\n[settings]\n"agent.hidden_sizes" = ""\n',
     "method": 'envs = ["Hopper-v5"]\nmethods = ["pmdl"]\n',
 }
 
@@ -105,6 +123,7 @@ def place(tmp_path_factory):
     root = tmp_path_factory.mktemp("place")
     (root / "broken_envs.py").write_text(BROKEN_MODULE)
     (root / "strange_envs.py").write_text(MODULE)
+    (root / "strange_calls.py").write_text(CALLBACKS)
     (root / "file").write_text("")
     (root / "empty").mkdir()
     small = {"steps": 80, "updates_per_step": 1, "eval_every": 80, "eval_episodes": 1}
@@ -128,6 +147,7 @@ def place(tmp_path_factory):
         "unknown": json.dumps({**kept, "sedd": 1}),
         "mistyped": json.dumps({**kept, "steps": "many"}),
         "outside": json.dumps({**kept, "batch_size": 0}),
+        "layerless": json.dumps({**kept, "agent": {**kept["agent"], "hidden_sizes": []}}),
         "flat": json.dumps({**kept, "agent": 3}),
         "wordless": json.dumps({**kept, "termination": None}),
     }
@@ -149,7 +169,7 @@ def place(tmp_path_factory):
         yield root
         for name in set(gymnasium.registry) - before:
             del gymnasium.registry[name]
-    for name in ("strange_envs", "broken_envs"):
+    for name in ("strange_envs", "strange_calls", "broken_envs"):
         sys.modules.pop(name, None)
     lease.free()
 

@@ -1,5 +1,6 @@
 """Mistakes that people make on the command line: each is one line that names it, and nothing is written."""
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -39,6 +40,15 @@ COMMANDS = [
     ("train --agent.gamma 1", "agent.gamma = 1.0: must lie in [0, 1)"),
     ("train --agent.gamma nan", "agent.gamma = nan: must lie in [0, 1)"),
     ("train --agent.hidden-sizes 0", "agent.hidden_sizes = 0: must lie in [1, inf)"),
+    ("train --agent.hidden-sizes ''", "agent.hidden_sizes = '': at least one hidden layer is needed, such as 256,256"),
+    ("train --agent.hidden-sizes=,", "agent.hidden_sizes = '': at least one hidden layer is needed"),
+    (
+        "train --dynamics.hidden-sizes '' --dynamics.weight-decay 1e-5",
+        "dynamics.hidden_sizes = '': at least one hidden",
+    ),
+    ("train --config layerless/config.json", "agent.hidden_sizes = '': at least one hidden layer is needed"),
+    ("resume layerless", "agent.hidden_sizes = '': at least one hidden layer is needed"),
+    ("sweep layerless.toml --dry-run", "agent.hidden_sizes = '': at least one hidden layer is needed"),
     ("train --agent.temperature cold", "--agent.temperature = 'cold': must be a number or 'learned'"),
     ("train --dynamics.holdout fix", "dynamics.holdout = 'fix': unknown (did you mean fixed?); allowed: fresh, fixed"),
     ("train --diagnose perhaps", "--diagnose = 'perhaps': must be true or false"),
@@ -178,7 +188,55 @@ COMMANDS = [
     ("eval later", "config = 'later/config.json': format 99, this version reads format 2"),
     ("eval nowhere --seed 4294967296", "seed = '4294967296': must be a whole number in [0, 4294967295]"),
     ("eval nowhere --episodes ²", "episodes = '²': must be a whole number"),
+    # callbacks
+    ("train --callback", "argument --callback: expected one argument"),
+    ("train --callback ''", "callback = '': must be module:Class or module:Class(name=value, ...)"),
+    ("train --callback Count", "callback = 'Count': must be module:Class or module:Class(name=value, ...)"),
+    ("train --callback strange_calls:", "callback = 'strange_calls:': must be module:Class"),
+    ("train --callback strange-calls:Count", "callback = 'strange-calls:Count': must be module:Class"),
+    ("train --callback 'strange_calls:Count(1'", "callback = 'strange_calls:Count(1': must be module:Class"),
+    ("train --callback 'strange_calls:Count(1)(2)'", "must be module:Class or module:Class(name=value, ...)"),
+    ("train --callback 'strange_calls:Count(**{})'", "must be module:Class or module:Class(name=value, ...)"),
+    ("train --callback 'strange_calls:Count(first=1, first=2)'", "must be module:Class"),
+    (
+        "train --callback 'strange_calls:Count(open(1))'",
+        "argument 1 = open(1) must be a number, a text in quotes, True",
+    ),
+    ("train --callback 'strange_calls:Count(first=one)'", "first = one must be a number, a text in quotes"),
+    ("train --callback nowhere:Count", "callback = 'nowhere:Count': there is no module 'nowhere' to import"),
+    ("train --callback nowhere.inner:Count", "cannot import 'nowhere.inner' (No module named 'nowhere')"),
+    ("train --callback broken_envs:Count", "cannot import 'broken_envs' (RuntimeError: half of it is missing)"),
+    ("train --callback strange_calls:Cuont", "module 'strange_calls' has no 'Cuont' (did you mean Count?)"),
+    ("train --callback strange_calls:Other", "'Other' is not a class that is derived from pdml.Callback"),
+    ("train --callback strange_calls:made", "'made' is not a class that is derived from pdml.Callback"),
+    ("train --callback strange_calls:Count", "callback = 'strange_calls:Count': missing a required argument: 'first'"),
+    ("train --callback 'strange_calls:Count(1, 2, 3)'", "too many positional arguments"),
+    (
+        "train --callback 'strange_calls:Count(first=1, evry=2)'",
+        "got an unexpected keyword argument 'evry' (did you mean every?)",
+    ),
+    ("train --callback 'strange_calls:Count(1, 0)'", "cannot be made (ValueError: every: at least 1)"),
+    ("resume bare --callback strange_calls:Cuont", "module 'strange_calls' has no 'Cuont' (did you mean Count?)"),
+    # an empty path would be the current directory
+    ("train --run-dir ''", "run-dir = '': must be a path; the current directory is '.'"),
+    ("train --run-dir= --resume", "run-dir = '': must be a path"),
+    ("train --config ''", "config = '': must be a path"),
+    ("resume ''", "run = '': must be a path"),
+    ("eval ''", "run = '': must be a path"),
+    ("report '' --no-frames", "run = '': must be a path"),
+    ("report done --no-frames --out ''", "out = '': must be a path"),
+    ("figure curves done --out ''", "out = '': must be a path"),
+    ("video done --out ''", "out = '': must be a path"),
+    ("sweep comparison --out ''", "out = '': must be a path"),
+    ("status ''", "run = '': must be a path"),
+    ("results collect done --into ''", "into = '': must be a path"),
     # check
+    ("check Hoper-v5", "env = 'Hoper-v5': no such environment; did you mean Hopper-v5 or Hopper-v4"),
+    ("check Hopper-v2", "env = 'Hopper-v2': this version is not supported; take Hopper-v5 or Hopper-v4"),
+    ("check strange_envs:Carts-v0", "module 'strange_envs' does not register 'Carts-v0'"),
+    ("check nowhere_envs:Cart-v0", "there is no module 'nowhere_envs' to import it from"),
+    ("check strange_envs:Refusing-v0", "Gymnasium cannot make it (no robot is plugged in)"),
+    ("check python:Point", "env = 'python:Point': was a Python object"),
     ("check", "the following arguments are required: ENV"),
     ("check Pendulum-v1 --steps 0", "steps = '0': must be a whole number in [1, "),
     ("check Pendulum-v1 --step 5", "'--step': pdml check has no such argument (did you mean steps?)"),
@@ -268,7 +326,7 @@ def test_a_mistake_on_the_command_line(words, sentence, capsys, monkeypatch):
         monkeypatch.setitem(sys.modules, "shimmy", None)  # as if it were not installed
     if "full_disk" in words:
         monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=1e9))
-    code = cli.main(words.split())
+    code = cli.main(shlex.split(words))
     captured = capsys.readouterr()
     assert sentence in captured.err
     assert captured.err.startswith("pdml: ")

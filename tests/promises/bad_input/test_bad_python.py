@@ -92,6 +92,7 @@ INPUTS = [
     (lambda a: small_agent(agent=256), "agent = 256: is a group; give its settings as a dict"),
     (lambda a: small_agent(agent={"gamma": "high"}), "agent.gamma = 'high': must be a number"),
     (lambda a: small_agent(agent={3: 4}), "agent.3: unknown setting"),
+    (lambda a: small_agent(agent={"hidden_sizes": ()}), "agent.hidden_sizes = '': at least one hidden layer is needed"),
     (lambda a: small_agent(agent={"hidden_sizes": 256}), "agent.hidden_sizes = 256: must be a comma-separated list"),
     (lambda a: small_agent(batch_size={"a": 1}), "batch_size = {'a': 1}: must be a whole number"),
     (lambda a: small_agent(batch_size=np.zeros(3)), "batch_size = array([0., 0., 0.]): must be a whole number"),
@@ -116,6 +117,9 @@ INPUTS = [
     (lambda a: small_agent(run_dir="done"), "run-dir = 'done': already holds a run"),
     (lambda a: small_agent(run_dir="file/x"), "run-dir = 'file/x': 'file' is a file"),
     (lambda a: small_agent(run_dir=5), "run_dir = 5: must be a path"),
+    (lambda a: small_agent(run_dir=""), "run_dir = '': must be a path; the current directory is '.'"),
+    (lambda a: Agent.load(""), "run = '': must be a path; the current directory is '.'"),
+    (lambda a: a["own"].save(""), "path = '': must be a path; the current directory is '.'"),
     # prior
     (
         lambda a: small_agent(prior=prior(reward=None)),
