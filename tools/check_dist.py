@@ -33,6 +33,7 @@ WORKS = (
 NEEDS = {
     "video run": "video",
     "analyse tsne run": "analysis",
+    "export run --to onnx": "onnx",
     "train --env dm_control/cartpole-balance-v0 --run-dir other": "dmc",
     "tune comparison --envs Hopper-v5 --methods sac --field agent.learning_rate=1e-4..1e-3 --trials 1": "tune",
     "sweep rate --on ray --seeds 0 --out swept": "ray",
