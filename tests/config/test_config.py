@@ -130,6 +130,7 @@ def test_whole_numbers_may_be_written_as_people_do():
     assert parse("steps", "1e5") == parse("steps", "100_000") == 100_000
     assert parse("agent.temperature", "learned") is None
     assert parse("archive_at", "20000,40000") == (20_000, 40_000)
+    assert parse("archive_at", "none") == ()
 
 
 BAD = [

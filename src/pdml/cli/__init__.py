@@ -18,6 +18,7 @@ IMPORTING = ("train", "resume", "eval", "check", "video", "analyse", "sweep", "t
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before JAX: XLA complains about entries of its own cache
     warnings.showwarning = lambda message, *where, **more: print(f"pdml: {message}", file=sys.stderr)
     if (words[:1] and words[0] in IMPORTING) or "--frames" in words:
         _find_modules_here()

@@ -18,7 +18,7 @@ def parse(name: str, text: str) -> Any:
     kind = found[name]
     try:
         if get_args(kind)[-1:] == (Ellipsis,):
-            entries = [part for part in text.replace(" ", ",").split(",") if part]
+            entries = [] if text == "none" else [part for part in text.replace(" ", ",").split(",") if part]
             return tuple(_scalar(get_args(kind)[0], part) for part in entries)
         if type(None) in get_args(kind):
             return None if text in ("learned", "none", "None") else float(text)
