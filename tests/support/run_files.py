@@ -8,7 +8,8 @@ from pdml.runs.tensor_file import read_arrays
 def contents(path: Path) -> dict:
     """Return all of a run that must not depend on how often it was interrupted."""
     found = {}
-    for file in sorted(p for p in path.rglob("*") if p.is_file()):
+    earlier = sorted((path / "checkpoints").glob("*.safetensors"))[:-1]  # a stop saves one at any step
+    for file in sorted(p for p in path.rglob("*") if p.is_file() and p not in earlier):
         name = str(file.relative_to(path))
         if name.startswith(("events.", "lease/")) or name in ("metadata.json", "output.txt", "sweep_note.txt"):
             continue
