@@ -5,8 +5,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
-
 from pdml.core.errors import UserError
 from pdml.core.version import package_version
 
@@ -55,6 +53,7 @@ def wrong_rows() -> tuple[int, int]:
 def _vmapped_product_and_sum() -> int:
     import jax
     import jax.numpy as jnp
+    import numpy as np
 
     rows = np.random.default_rng(0).standard_normal((32_769, 3)).astype(np.float32)
     found = np.asarray(jax.jit(jax.vmap(lambda row: ((jnp.eye(3) @ row) ** 2).sum()))(rows))
@@ -64,6 +63,7 @@ def _vmapped_product_and_sum() -> int:
 def _small_chained_products() -> int:
     import jax
     import jax.numpy as jnp
+    import numpy as np
 
     rng = np.random.default_rng(0)
     x, a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((5, 4), (4, 7), (7, 2)))
