@@ -137,7 +137,7 @@ def fresh_process(tmp_path, monkeypatch):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     pinned = []
-    monkeypatch.setattr("pdml.runs.jax_build.require_right_rows", lambda folder: None)
+    monkeypatch.setattr(device, "require_right_rows", lambda folder: None)
     monkeypatch.setattr(os, "sched_setaffinity", lambda process, cores: pinned.append(cores))
     return pinned
 

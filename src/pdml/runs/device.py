@@ -14,6 +14,7 @@ from typing import Any
 
 from pdml.core.errors import UserError
 from pdml.core.version import package_version
+from pdml.runs.jax_build import require_right_rows
 
 RUNS_PER_CORE = 64
 """Most runs on one core that are counted."""
@@ -128,8 +129,6 @@ def prepare(threads: int | None = None) -> int:
         config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
         least = float(os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"])
         config.update("jax_persistent_cache_min_compile_time_secs", least)
-    from pdml.runs.jax_build import require_right_rows  # imports NumPy, which must find its threads set
-
     require_right_rows(cache_dir())
     return count
 
