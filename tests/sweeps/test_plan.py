@@ -136,7 +136,7 @@ def test_archives_are_those_of_the_study():
 ODD = {
     "agent.target_entropy": (-1e-05,),
     "agent.temperature": (0.1, None),
-    "agent.hidden_sizes": ((), (64, 64)),
+    "agent.hidden_sizes": ((32,), (64, 64)),
     "ampo.stop_epoch": (-1,),
     "dynamics.train_bounds": (False,),
     "max_episode_steps": (7,),

@@ -119,7 +119,7 @@ def _kind(study: Study, env: str, arm: Arm, point: dict[str, Any]) -> _Kind:
         refuse_foreign(arm.method, changes)
         settings = check_length(check(change(standard, {**recorded, **changes}), task))
     except UserError as error:
-        remedy = "; choose others with --set archive_at=N,N, or none with --set archive_at="
+        remedy = "; choose others with --set archive_at=N,N, or none with --set archive_at=none"
         said = f"{error}{remedy if str(error).startswith('archive_at = ') else ''}"
         raise UserError(f"study = '{study.name}', {arm.method} on {env}: {said}") from None
     off = {name: value for name, value in changes.items() if value != get(standard, name)}
