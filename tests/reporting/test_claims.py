@@ -99,7 +99,7 @@ def test_only_runs_of_the_arm_that_went_far_enough_count(tmp_path):
 def test_measures_of_a_run(tmp_path):
     path = write_run(tmp_path / "run", "mbpo", returns=(1.0, 2.0, 3.0, 6.0), diagnose=True)
     (path / "analysis").mkdir()
-    (path / "analysis" / "converged.csv").write_text("step,converged_l2\n6000,3.5\n8000,1.5\n")
+    (path / "analysis" / "converged.csv").write_text("step,converged_l2,paper_archived\n6000,3.5,\n8000,1.5,\n")
     (run,) = read_all([path])
     assert claims.bin_return(1000, 3000)(run) == 2.5
     assert claims.mean_return(7000)(run) == 1.5

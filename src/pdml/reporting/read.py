@@ -4,6 +4,7 @@ A run is read from its directory alone: its environment is neither made nor impo
 """
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -169,7 +170,7 @@ def read_table(path: Path, needed: Sequence[str], problems: list[str]) -> Column
     """Read a csv file of numbers. Lines that do not fit the header are left out; a damaged header costs the whole file.
 
     Args:
-        needed: Columns that it must have; every value of the first one must be finite.
+        needed: Columns that it must have; every value of the first one must be finite. Others may have empty cells.
         problems: Collects what was left out.
     """
     if not path.exists():
@@ -190,7 +191,10 @@ def read_table(path: Path, needed: Sequence[str], problems: list[str]) -> Column
         try:
             if half or len(line) != len(head):
                 raise ValueError
-            row = [float(entry) for entry in line]
+            row = [
+                math.nan if not entry and name not in needed else float(entry)
+                for name, entry in zip(head, line, strict=True)
+            ]
             if not np.isfinite(row[head.index(needed[0])]):
                 raise ValueError
             rows.append(row)
