@@ -1,6 +1,7 @@
 """Settings that hold an update phase back, a normaliser that changes nothing, and what a phase did, by hand."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from pdml.core.nets import Layer
 from pdml.core.transition import Layout
 from pdml.data.model_buffer import append, blank_buffer
 from pdml.dhmbpo.learner import double_horizon_agent, update_phase
-from pdml.dhmbpo.measures import action_change, phase_measures, return_steps
+from pdml.dhmbpo.measures import action_change, measure_phase, return_steps
 from pdml.dhmbpo.renewal import renew_normaliser
 from pdml.dhmbpo.rollouts import NormalisedActor, StepRules, TrainingRollout, actor_head
 from pdml.dhmbpo.updates import (
@@ -72,8 +73,10 @@ def test_a_new_normaliser_changes_neither_actions_nor_values(averaged):
 def test_before_the_first_update_the_networks_stay_as_they_were_initialised():
     state = replace(agent_state(), bounded=jnp.zeros(()))
     renewed = renew_normaliser(state, Normaliser(jnp.asarray([1.5, -3.0]), jnp.asarray([0.7, 4.0])))
-    close(renewed.actor.layers, state.actor.layers, rtol=0)
-    close(renewed.critics, state.critics, rtol=0)
+    assert renewed.actor.layers is state.actor.layers
+    assert renewed.critics is state.critics
+    assert renewed.target_critics is state.target_critics
+    assert renewed.actor.normaliser.mean.tolist() == [1.5, -3.0]
 
 
 # the step of the actor
@@ -165,8 +168,8 @@ def small_phase(**changes):
     def starts(shape, rng):
         return rng.normal(size=(*shape, 2)).astype(np.float32)
 
-    def run(agent, step):
-        model = linear_model(members=config.dynamics.num_members, noise=0.1)
+    def run(agent, step, model=None):
+        model = linear_model(members=config.dynamics.num_members, noise=0.1) if model is None else model
         agent, _, metrics = phase.run(agent, model, buffer_copy(), starts, step, 4)
         return agent, metrics
 
@@ -221,11 +224,19 @@ def test_the_bias_of_values_is_the_critics_value_minus_the_soft_return_of_the_mo
         (NEVER, 300.0 - summed),
         (StepRules(lambda model, obs, action, next_obs: jnp.ones(len(obs))), 300.0 - 2.0),
     ):
-        measure = jax.jit(phase_measures(config, LAYOUT, rules))
+        measure = jax.jit(partial(measure_phase, config, LAYOUT, rules))
         found = measure(state.actor, state.actor, state, model, buffer, jax.random.key(1))
         assert float(found["agent/value_bias"]) == pytest.approx(expected, rel=1e-4)
     assert return_steps(0.0) == 1
     assert return_steps(0.9999) == 1000
+
+
+def test_a_model_that_diverges_in_long_rollouts_does_not_end_a_phase():
+    agent, run = small_phase()
+    grows = linear_model(targets=Normaliser(jnp.zeros(3), jnp.asarray([1.0, 1e3, 1e3])))
+    _, metrics = run(agent, 1, model=grows)
+    assert not np.isfinite(metrics["agent/value_bias"])
+    assert np.isfinite(metrics["agent/action_change"])
 
 
 def test_the_bias_counts_the_entropy_of_all_actions_but_the_first():
@@ -242,7 +253,7 @@ def test_the_bias_counts_the_entropy_of_all_actions_but_the_first():
             lambda model, obs, action, next_obs, p=probability: jnp.full(len(obs), p),
             lambda obs, action, next_obs: jnp.zeros(len(obs)),
         )
-        measure = jax.jit(phase_measures(config, LAYOUT, rules))
+        measure = jax.jit(partial(measure_phase, config, LAYOUT, rules))
         found[ended] = float(
             measure(state.actor, state.actor, state, model, buffer, jax.random.key(1))["agent/value_bias"]
         )

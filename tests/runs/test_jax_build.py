@@ -11,7 +11,7 @@ from pdml.core.errors import UserError
 from pdml.runs import device, jax_build
 
 AS_USERS_COMPILE = ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS")
-CODE = "from pdml.runs.jax_build import wrong_rows; print(*wrong_rows())"
+CODE = "from pdml.runs.jax_build import wrong_rows; print(*wrong_rows(1e-5))"
 
 
 def test_every_row_is_right_as_users_compile():
@@ -21,7 +21,7 @@ def test_every_row_is_right_as_users_compile():
 
 
 def test_every_row_is_right_as_tests_compile():
-    assert jax_build.wrong_rows() == (0, 0)
+    assert jax_build.wrong_rows(1e-5) == (0, 0)
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def test_where_nothing_can_be_remembered_it_is_computed_at_every_start(tmp_path,
 
 
 def test_a_broken_build_is_refused_by_name_at_every_start(tmp_path, monkeypatch):
-    monkeypatch.setattr(jax_build, "_small_chained_products", lambda: 3)
-    monkeypatch.setattr(jax_build, "_vmapped_product_and_sum", lambda: 0)
+    monkeypatch.setattr(jax_build, "_small_chained_products", lambda tolerance: 3)
+    monkeypatch.setattr(jax_build, "_vmapped_product_and_sum", lambda tolerance: 0)
     monkeypatch.setattr(jax_build, "package_version", lambda name: "0.10.2")
     for _ in range(2):
         with pytest.raises(UserError, match=r"^jaxlib 0\.10\.2: computes wrong rows on this machine \(0 and 3"):

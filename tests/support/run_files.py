@@ -5,10 +5,14 @@ from pathlib import Path
 from pdml.runs.tensor_file import read_arrays
 
 
-def contents(path: Path) -> dict:
-    """Return all of a run that must not depend on how often it was interrupted."""
+def contents(path: Path, stopped: bool = False) -> dict:
+    """Return all of a run that must not depend on how often it was interrupted.
+
+    Args:
+        stopped: It was asked to stop, which saves a checkpoint at any step: only the last one counts.
+    """
     found = {}
-    earlier = sorted((path / "checkpoints").glob("*.safetensors"))[:-1]  # a stop saves one at any step
+    earlier = sorted((path / "checkpoints").glob("*.safetensors"))[:-1] if stopped else []
     for file in sorted(p for p in path.rglob("*") if p.is_file() and p not in earlier):
         name = str(file.relative_to(path))
         if name.startswith(("events.", "lease/")) or name in ("metadata.json", "output.txt", "sweep_note.txt"):
@@ -25,8 +29,8 @@ def contents(path: Path) -> dict:
     return found
 
 
-def assert_same_files(one: Path, other: Path) -> None:
+def assert_same_files(one: Path, other: Path, stopped: bool = False) -> None:
     """Two runs are the same, bit for bit."""
-    ours, theirs = contents(one), contents(other)
+    ours, theirs = contents(one, stopped), contents(other, stopped)
     assert sorted(ours) == sorted(theirs)
     assert [name for name in ours if ours[name] != theirs[name]] == []

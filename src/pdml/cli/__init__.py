@@ -10,6 +10,7 @@ from pdml.cli import info, look, results, sweep, train, tune
 from pdml.cli.parser import Parser, refuse_argument
 from pdml.core.errors import BUSY_EXIT, BusyError, RunError, UserError
 from pdml.core.version import package_version
+from pdml.runs.device import quieten_xla
 
 IMPORTING = ("train", "resume", "eval", "check", "video", "analyse", "sweep", "tune")
 """The commands that import modules that a user or a run names; `pdml report --frames` does so too."""
@@ -18,10 +19,10 @@ IMPORTING = ("train", "resume", "eval", "check", "video", "analyse", "sweep", "t
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before JAX: XLA complains about entries of its own cache
     warnings.showwarning = lambda message, *where, **more: print(f"pdml: {message}", file=sys.stderr)
     if (words[:1] and words[0] in IMPORTING) or "--frames" in words:
         _find_modules_here()
+        quieten_xla()  # an environment that is not listed is made, and JAX imported, before `prepare`
     try:
         code = _dispatch(words)
         sys.stdout.flush()  # here a reader that has gone is noticed, and not when Python ends

@@ -24,7 +24,7 @@ from pdml.core.rng import Purpose, generator, key
 from pdml.core.transition import Layout
 from pdml.core.types import Metrics
 from pdml.data.model_buffer import ModelBuffer, blank_buffer
-from pdml.dhmbpo.measures import MeasurePhase, phase_measures
+from pdml.dhmbpo.measures import measure_phase
 from pdml.dhmbpo.model import StandardisedModel
 from pdml.dhmbpo.networks import freeze, init_he, init_orthogonal
 from pdml.dhmbpo.renewal import renew_normaliser
@@ -145,7 +145,8 @@ class CompiledPhase(NamedTuple):
     distribution_rollouts: DistributionRollouts
     all_networks: RepeatedUpdates
     critics_only: RepeatedUpdates
-    measure: MeasurePhase
+    measure: Callable[..., DeviceMetrics]
+    """See `pdml.dhmbpo.measures.measure_phase`."""
 
 
 def update_phase(config: Config, layout: Layout, rules: StepRules) -> UpdatePhase:
@@ -200,7 +201,8 @@ def update_phase(config: Config, layout: Layout, rules: StepRules) -> UpdatePhas
         num_updates = sum(planned.num_updates for planned in plan if not planned.critics_only)
         metrics = {name: total / num_updates for name, total in sums.items()}
         measure_key = jax.random.fold_in(phase_key, len(plan))
-        metrics |= finite_metrics(compiled.measure(collecting, renewed, state, model, buffer, measure_key))
+        measured = jax.device_get(compiled.measure(collecting, renewed, state, model, buffer, measure_key))
+        metrics |= {name: float(value) for name, value in measured.items()}
         metrics |= {"agent/least_value": float(state.bounds[0]), "agent/largest_value": float(state.bounds[1])}
         metrics |= dict(zip(STATS_NAMES, counts.tolist(), strict=True)) | {"imagined/size": float(buffer.size)}
         return replace(state, moments=opts) if options.keep_moments else state, buffer, metrics
@@ -215,7 +217,7 @@ def compile_phase(config: Config, layout: Layout, rules: StepRules) -> CompiledP
         jax.jit(distribution_rollouts(config, layout, rules), donate_argnums=2),
         jax.jit(repeated(config, update.all_networks, ALL_METRICS), donate_argnums=(0, 1)),
         jax.jit(repeated(config, update.critics_only, CRITIC_METRICS), donate_argnums=(0, 1)),
-        jax.jit(phase_measures(config, layout, rules)),
+        jax.jit(partial(measure_phase, config, layout, rules)),
     )
 
 

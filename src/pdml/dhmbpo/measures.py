@@ -1,7 +1,6 @@
 """What an update phase did to the agent, measured on states of the state buffer. Nothing learns from it."""
 
 import math
-from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -23,52 +22,32 @@ NEGLIGIBLE = 0.01
 """Rollouts end where the discount is below this."""
 
 
-@runtime_checkable
-class MeasurePhase(Protocol):
-    """Measures what an update phase did."""
+def measure_phase(
+    config: Config,
+    layout: Layout,
+    rules: StepRules,
+    collecting: NormalisedActor,
+    renewed: NormalisedActor,
+    state: DoubleState,
+    model: StandardisedModel,
+    buffer: ModelBuffer,
+    key: PRNGKeyArray,
+) -> DeviceMetrics:
+    """Return the metrics; one that is not finite, such as the return of a model that diverges, is no fault.
 
-    def __call__(
-        self,
-        collecting: NormalisedActor,
-        renewed: NormalisedActor,
-        state: DoubleState,
-        model: StandardisedModel,
-        buffer: ModelBuffer,
-        key: PRNGKeyArray,
-        /,
-    ) -> DeviceMetrics:
-        """Return the metrics.
-
-        Args:
-            collecting: The policy that collected the last block.
-            renewed: The same after the normaliser was renewed.
-            state: The agent after the phase.
-        """
-        ...
-
-
-def phase_measures(config: Config, layout: Layout, rules: StepRules) -> MeasurePhase:
-    """Build the measurements of an update phase."""
-
-    def measure(
-        collecting: NormalisedActor,
-        renewed: NormalisedActor,
-        state: DoubleState,
-        model: StandardisedModel,
-        buffer: ModelBuffer,
-        key: PRNGKeyArray,
-        /,
-    ) -> DeviceMetrics:
-        row_key, value_key = jax.random.split(key)
-        obs = buffer.rows[jax.random.randint(row_key, (config.batch_size,), 0, buffer.size)]
-        return {
-            "agent/action_change": action_change(collecting, state.actor, obs),
-            "agent/renewal_change": action_change(collecting, renewed, obs),
-            "agent/divergence": policy_divergence(collecting, state.actor, obs),
-            "agent/value_bias": value_bias(config, layout, rules, state, model, obs, value_key),
-        }
-
-    return measure
+    Args:
+        collecting: The policy that collected the last block.
+        renewed: The same after the normaliser was renewed.
+        state: The agent after the phase.
+    """
+    row_key, value_key = jax.random.split(key)
+    obs = buffer.rows[jax.random.randint(row_key, (config.batch_size,), 0, buffer.size)]
+    return {
+        "agent/action_change": action_change(collecting, state.actor, obs),
+        "agent/renewal_change": action_change(collecting, renewed, obs),
+        "agent/divergence": policy_divergence(collecting, state.actor, obs),
+        "agent/value_bias": value_bias(config, layout, rules, state, model, obs, value_key),
+    }
 
 
 def action_change(before: NormalisedActor, after: NormalisedActor, obs: Float[Array, "b obs"]) -> Float[Array, ""]:

@@ -139,8 +139,13 @@ def _prepare_cpu(count: int, most: int) -> None:
         os.sched_setaffinity(0, take_cores(count))
     if count == 1 and "xla_cpu_multi_thread_eigen" not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}".strip()
-    # When XLA reads its own cache it reports two tuning preferences as missing features of the CPU, as errors.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    quieten_xla()
+
+
+def quieten_xla() -> None:
+    """Hide what XLA reports as errors when it reads its own cache on a CPU; to be called before JAX is imported."""
+    if not uses_gpu():
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def uses_gpu() -> bool:

@@ -1,5 +1,7 @@
 """Noise of the actions that a policy takes in the environment."""
 
+from functools import lru_cache
+
 import numpy as np
 from jaxtyping import Float32
 
@@ -16,8 +18,13 @@ def pink_noise(seed: int, episode: Episode, action_size: int) -> Float32[np.ndar
     It depends on the seed, the episode and its step alone, so a resumed run continues the same noise.
     """
     piece, step = divmod(len(episode.actions), PINK_STEPS)
-    rng = generator(seed, Purpose.EXPLORATION, episode.number, piece)
-    return pink_sequence(rng, action_size)[:, step].astype(np.float32)
+    return _piece(seed, episode.number, piece, action_size)[:, step]
+
+
+@lru_cache(maxsize=1)  # all steps of an episode ask for the same
+def _piece(seed: int, number: int, piece: int, action_size: int) -> Float32[np.ndarray, "action steps"]:
+    rng = generator(seed, Purpose.EXPLORATION, number, piece)
+    return pink_sequence(rng, action_size).astype(np.float32)
 
 
 def pink_sequence(rng: np.random.Generator, count: int, length: int = PINK_STEPS) -> np.ndarray:
