@@ -127,6 +127,18 @@ def test_scores_of_the_double_horizon_model_have_a_panel_of_their_own_and_may_be
     assert panels["Hopper-v5/score"]["series"][0]["mean"][:2] == [-21.0, -22.0]
 
 
+def test_it_shows_how_steadily_a_policy_learned(tmp_path):
+    for method in ("mbpo", "dhmbpo"):
+        write_seeds(tmp_path, method, [[1.0, 2.0, 3.0]], steps=3000)
+    text, _ = written(tmp_path)
+    panels = {panel["id"].removeprefix("Hopper-v5/"): panel for panel in data(text)["panels"]}
+    assert [series["method"] for series in panels["eval/low_share"]["series"]] == ["mbpo", "dhmbpo"]
+    for title, first in (("value_bias", 130.0), ("action_change", 0.5), ("renewal_change", 0.0), ("divergence", 2.0)):
+        (line,) = panels[f"agent/{title}"]["series"]
+        assert (line["method"], line["mean"][0]) == ("dhmbpo", first)
+    assert text.count("Stability of the policy") == 1
+
+
 @needs_chromium
 def test_it_opens_in_a_browser_and_methods_can_be_switched_off(report, tmp_path):
     with open_page(report, 1200, 900) as browser:

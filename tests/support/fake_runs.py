@@ -109,10 +109,14 @@ def _progress(path: Path, config: Config, reached: int, evaluated: dict[int, flo
             "train/episodes": 1,
             "train/return": float(step),
             "eval/return": float(evaluated.get(step, float("nan"))),
+            "eval/low_share": 0.0,
         }
         if method.has_model:
             error = -20.0 - number if method.is_double_horizon else 1.0 / number
             row |= {"weights/effective_size": 100.0, "model/holdout_error": error}
+        if method.is_double_horizon:
+            row |= {"agent/value_bias": 130.0 / number, "agent/action_change": 0.5 / number}
+            row |= {"agent/renewal_change": 0.0, "agent/divergence": 2.0 / number}
         progress.append(row | {"agent/temperature": 0.5})
         spent = {phase: 10.0 * number for phase in PHASES}
         spent["improve"] += 20.0 * number

@@ -12,7 +12,7 @@ from pdml.config.schema import Settings
 from pdml.core.errors import UserError
 from pdml.reporting import published, statistics
 from pdml.reporting.published import PaperCurve
-from pdml.reporting.read import Row, Run, differences, groups, one_environment, returns
+from pdml.reporting.read import Row, Run, column, differences, groups, one_environment, returns
 from pdml.reporting.rows import Rows, curve_rows
 
 _BASES = {method.builds_on for method in METHODS.values()}
@@ -48,6 +48,15 @@ def each_seed(runs: Sequence[Run]) -> Rows:
             rows += _published_rows(curve, group[0].config.method, known)
             notes += [f"{known.label}: {known.note}"] if known.note else []
     return Rows(rows, list(dict.fromkeys(notes)))
+
+
+def progress_curves(runs: Sequence[Run], title: str) -> list[Row]:
+    """Return the mean over seeds of a column of progress.csv, of the methods that have it."""
+    rows: list[Row] = []
+    for curve, group in groups(runs).items():
+        found = statistics.over_seeds([column(run, run.progress, title) for run in group])
+        rows += curve_rows(curve, group[0].config.method, found)
+    return rows
 
 
 def ablation(runs: Sequence[Run]) -> Rows:

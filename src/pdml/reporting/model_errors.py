@@ -7,6 +7,7 @@ import numpy as np
 from pdml.config.methods import METHODS
 from pdml.core.errors import UserError
 from pdml.reporting import statistics
+from pdml.reporting.curves import progress_curves
 from pdml.reporting.read import Row, Run, column, groups, name, one_environment
 from pdml.reporting.rows import Rows, curve_rows, estimate_columns, value_at
 
@@ -16,13 +17,8 @@ def holdout_errors(runs: Sequence[Run], is_double_horizon: bool) -> list[Row]:
 
     The two have different units: DHMBPO's model has a score that may be negative.
     """
-    rows: list[Row] = []
-    for curve, group in groups(runs).items():
-        method = group[0].config.method
-        seeds = [column(run, run.progress, "model/holdout_error") for run in group]
-        if METHODS[method].is_double_horizon == is_double_horizon and any(len(one.steps) for one in seeds):
-            rows += curve_rows(curve, method, statistics.over_seeds(seeds))
-    return rows
+    chosen = [run for run in runs if METHODS[run.config.method].is_double_horizon == is_double_horizon]
+    return progress_curves(chosen, "model/holdout_error")
 
 
 def one_step_errors(runs: Sequence[Run]) -> Rows:

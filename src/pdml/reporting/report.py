@@ -106,6 +106,7 @@ def _environment(runs: Sequence[Run], pictures: Mapping[Path, Picture | str], ro
         [
             sections.final_table(runs),
             panels,
+            sections.stability_panels(env, runs),
             sections.heat_maps(env, runs, room),
             sections.pictures_of(runs, pictures),
             sections.time_table(runs),

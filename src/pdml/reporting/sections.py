@@ -14,7 +14,7 @@ from pdml.core.evaluation_counts import EvaluationCounts
 from pdml.core.stopwatch import PHASES
 from pdml.reporting import model_errors, published, summary
 from pdml.reporting.blocks import block_files, weight_history
-from pdml.reporting.curves import last_step_shown, learning_curves
+from pdml.reporting.curves import last_step_shown, learning_curves, progress_curves
 from pdml.reporting.read import KeptBest, Row, Run, differences, groups, kept_best, name, returns
 from pdml.reporting.style import STEPS_TEXT
 
@@ -44,6 +44,37 @@ HOLDOUT = {
     ),
 }
 """Holdout panels, of the double-horizon methods and of the others: id, axis, title and text."""
+
+STABILITY = {
+    "eval/low_share": (
+        "share of evaluations",
+        "Evaluations that lost what was learned",
+        "Share of all evaluations so far below half of the highest up to then.",
+    ),
+    "agent/value_bias": (
+        "value minus return",
+        "Critics against the model's own returns",
+        "Value of the policy's actions minus the soft return of long rollouts of the model from the same states; above "
+        "0, the critics are too high.",
+    ),
+    "agent/action_change": (
+        "change of an action's entry",
+        "Change of the policy in an update phase",
+        "Mean change of the deterministic action, whose entries lie in [-1, 1], from the policy that collected the "
+        "block to the one after the update phase.",
+    ),
+    "agent/renewal_change": (
+        "change of an action's entry",
+        "Change of the policy by the new normaliser alone",
+        "The part of the change that comes from new means and scales of observations, without any update.",
+    ),
+    "agent/divergence": (
+        "nats",
+        "Divergence of the policy in an update phase",
+        "Mean Kullback-Leibler divergence of the policy after the update phase from the one that collected the block.",
+    ),
+}
+"""Panels of how steadily a policy learns: column of progress.csv, axis, title and text."""
 
 
 class Section(NamedTuple):
@@ -194,6 +225,20 @@ def error_panels(env: str, runs: Sequence[Run]) -> Section:
     if any(len(run.diagnostics.get("step", ())) for run in runs):
         result += [_one_step_panels(env, runs, panel), _compounding_panel(env, runs, panel)]
     return joined(result)
+
+
+def stability_panels(env: str, runs: Sequence[Run]) -> Section:
+    """Return how steadily the policy learned: what it lost again, and how far its update phases moved it."""
+    result = []
+    for title, (y, heading, text) in STABILITY.items():
+        rows = progress_curves(runs, title)
+        if rows:
+            panel: Row = {"id": f"{env}/{title}", "kind": "curves", "x": STEPS_TEXT, "y": y, "log": False}
+            result.append(_panel(panel | {"series": _series(rows, "step"), "reference": []}, heading, text))
+    if not result:
+        return Section()
+    start = '<details><summary>Stability of the policy</summary><div class="panels">'
+    return joined(result, start, "</div></details>")
 
 
 def _one_step_panels(env: str, runs: Sequence[Run], panel: Row) -> Section:
