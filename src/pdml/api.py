@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,19 @@ from pdml.config.fields import by_dotted_names, change
 from pdml.config.files import read_run
 from pdml.config.parse import path_of
 from pdml.config.schema import Config, Settings
-from pdml.config.tasks import PYTHON, Task
+from pdml.config.tasks import Task
 from pdml.config.validate import OBJECT, check, refuse_foreign
 from pdml.core import signals
 from pdml.core.batching import as_batch, padded
 from pdml.core.errors import LostRunError, UserError
 from pdml.core.pytree import unflatten
 from pdml.core.rng import Purpose, key
-from pdml.envs.env_spec import EnvSpec, spec_of
 from pdml.envs.evaluation import Evaluator
-from pdml.envs.from_python import Env, absent_spec, name_and_task, packed, require_sizes, spec_for, warn
-from pdml.envs.gym import make_plain
-from pdml.envs.spaces import spaces_from
+from pdml.envs.from_python import Env, name_and_task, packed, spec_for, warn
 from pdml.runs import directory
 from pdml.runs.best_policy import write_best
 from pdml.runs.device import available_threads
+from pdml.runs.loaded_env import loaded_spec
 from pdml.runs.policy import Policy
 from pdml.runs.policy_files import FILES
 from pdml.runs.progress import Watcher
@@ -116,7 +113,7 @@ class Agent:
         path = path_of("run", path)
         settings, task = read_run(directory.require_run(path))
         functions = {k: v for k, v in (("termination", termination), ("reward", reward)) if v is not None}
-        spec = _spec_of_run(path, settings, task, env, eval_env, functions)
+        spec = loaded_spec(path, settings, task, env, eval_env, functions)
         agent = cls.__new__(cls)
         agent._run_dir = path
         agent._setup(LiveRun.load(path, settings, spec, warn))
@@ -370,29 +367,6 @@ def _settings(name: str, task: Task, method: str, given: dict[str, Any]) -> Sett
     changes = by_dotted_names(given)
     refuse_foreign(method, changes)
     return check(change(base, changes), task)
-
-
-def _spec_of_run(
-    path: Path,
-    settings: Settings,
-    task: Task,
-    env: Env | None,
-    eval_env: gymnasium.Env | None,
-    functions: dict[str, Any],
-) -> EnvSpec:
-    """Return the environment of a run that is loaded, passed again or not."""
-    name = settings.learning.env
-    if env is None and name.startswith(PYTHON):
-        return absent_spec(spaces_from(directory.recorded_spaces(path)), settings, functions, task)
-    check(settings, task)
-    if env is None or env == name:
-        return spec_of(settings, functions)
-    if isinstance(env, str) and not name.startswith(PYTHON):
-        raise UserError(f"env = '{env}': the run's environment is '{name}'; leave env out")
-    made = partial(make_plain, env) if isinstance(env, str) else env
-    spec = spec_for(made, eval_env, settings, functions)
-    require_sizes(spec.spaces, spaces_from(directory.recorded_spaces(path)), path)
-    return spec
 
 
 def _command() -> str:
