@@ -1,7 +1,7 @@
 """`pdml.Agent`: the same runs as `pdml train`, from Python, with any environment."""
 
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from pdml.config.fields import by_dotted_names, change
 from pdml.config.files import read_run
 from pdml.config.parse import path_of
 from pdml.config.schema import Config, Settings
+from pdml.config.start_from import chosen_start
 from pdml.config.tasks import Task
 from pdml.config.validate import OBJECT, check, refuse_foreign
 from pdml.core import signals
@@ -33,6 +34,7 @@ from pdml.runs.policy_files import FILES
 from pdml.runs.progress import Watcher
 from pdml.runs.recorder import StepRecord, policy_of, write_state
 from pdml.runs.session import LiveRun, Session, failures_noted
+from pdml.runs.warm_start import read_start
 from pdml.training.loop import Interaction
 from pdml.views import Callback, Evaluation, Model, call_back, evaluation_of
 
@@ -55,6 +57,9 @@ class Agent:
         reward: A function of the same form that gives the reward of each step; by default it is learned.
         prior: Transitions that were collected before, as arrays by the names obs, action, reward, next_obs and
             terminated. They are learned from as a block of their own.
+        start_from: Directory of another run, perhaps in a changed environment with the same spaces, to start from.
+        start_with: What to take over from it, of "agent", "model" and "rows", its real transitions, which are prior
+            ones here; by default all that the method has.
         run_dir: Where to keep the run; by default below runs/, as `pdml train` does.
         config: Settings of `pdml train`, with _ for -; those of a group as a dict, for example
             `dynamics={"num_members": 5}`.
@@ -70,6 +75,8 @@ class Agent:
         termination: str | Callable[..., Any] | None = None,
         reward: str | Callable[..., Any] | None = None,
         prior: Mapping[str, Any] | None = None,
+        start_from: str | Path | None = None,
+        start_with: Sequence[str] | None = None,
         run_dir: str | Path | None = None,
         **config: Any,
     ):
@@ -83,7 +90,10 @@ class Agent:
         self._run_dir = None if run_dir is None else path_of("run_dir", run_dir)
         if self._run_dir is not None:
             directory.check_free(self._run_dir)
-        self._setup(LiveRun.new(settings, spec, rows))
+        start = chosen_start(start_from, start_with, method)
+        count = 0 if rows is None else len(rows)
+        begun = None if start is None else read_start(start, settings.learning, spec.spaces, count)
+        self._setup(LiveRun.new(settings, spec, rows, begun))
 
     def _setup(self, live: LiveRun) -> None:
         self._live, self._session, self._closed = live, None, False
@@ -323,7 +333,7 @@ class Agent:
             session.save()
             return session.path
         directory.check_free(path)
-        lease = directory.create(path, live.settings, available_threads(), _command(), live.spec.recorded())
+        lease = directory.create(path, live.settings, available_threads(), _command(), live.recorded())
         try:
             if live.path is not None:
                 directory.copy_files(live.path, lease)

@@ -9,6 +9,7 @@ import pytest
 from tiny import blank_state, go, start, tiny_of
 
 from pdml.config.fields import change
+from pdml.config.start_from import StartFrom
 from pdml.core.stopwatch import Stopwatch
 from pdml.dhmbpo import learner
 from pdml.dhmbpo.learner import state_buffer_rows
@@ -21,6 +22,7 @@ from pdml.training.loop import Training, train
 from pdml.training.methods import RECIPES
 from pdml.training.recipe import compiled
 from pdml.training.state import add_prior
+from pdml.training.transfer import take_rows
 
 
 def test_update_phases_make_the_updates_and_distribution_rollouts_that_they_plan(monkeypatch):
@@ -70,6 +72,34 @@ def test_the_first_update_phase_makes_the_updates_of_the_warm_up_and_of_prior_tr
     short = change(settings, {"warmup_steps": 10, "steps": 31})
     train(state, env, Training(short.learning, parts, Stopwatch()), short.run.steps)
     assert pending == [(10, 40), (30, 20)]
+
+
+def test_what_an_agent_of_another_run_had_learned_from_is_not_learned_again():
+    settings, pending = tiny_of("dhmbpo"), []
+    env, layout, parts = start(settings)
+
+    def run(agent, model, buffer, real_states, step, pending_steps):
+        pending.append((step, pending_steps))
+        return agent, buffer, {}
+
+    phase = parts.recipe.update_phase._replace(run=run)
+    parts = parts._replace(recipe=parts.recipe._replace(update_phase=phase))
+    state = blank_state(settings, parts, env)
+    take_rows(state, np.random.default_rng(0).random((40, layout.width), np.float32), learned=25)
+    short = change(settings, {"warmup_steps": 10, "steps": 11})
+    train(state, env, Training(short.learning, parts, Stopwatch()), short.run.steps)
+    assert pending == [(10, 10 + 40 - 25)]
+
+
+@pytest.mark.slow
+def test_the_first_phase_does_not_move_a_policy_of_another_run_by_its_new_normaliser(tmp_path):
+    settings = change(tiny_of("pdml-dhmbpo"), {"steps": 61, "eval_episodes": 0})
+    start_run(settings, tmp_path / "old", 1, "test")
+    start_run(settings, tmp_path / "run", 1, "test", start=StartFrom(tmp_path / "old", ("agent", "model", "rows")))
+    with (tmp_path / "run" / "progress.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[0]["weights/prior"]) == pytest.approx(61 / 121)
+    assert float(rows[0]["agent/renewal_change"]) < 1e-5
 
 
 def test_a_run_has_learned_from_its_last_block_and_reports_the_warm_up(tmp_path):

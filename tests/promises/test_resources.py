@@ -16,9 +16,9 @@ from pdml.envs.env_spec import spaces_of
 from pdml.runs import resources
 
 
-def needs_of(base, steps, prior=0):
+def needs_of(base, steps, prior=0, prior_learned=0):
     layout = spaces_of(base.learning.env).layout
-    return resources.estimate(change(base, {"steps": steps}), layout, prior)
+    return resources.estimate(change(base, {"steps": steps}), layout, prior, prior_learned)
 
 
 def test_too_little_memory_or_disk_is_refused_with_numbers(tmp_path, monkeypatch, capsys):
@@ -86,3 +86,7 @@ def test_the_first_update_phase_counts_the_transitions_that_there_are_then(env, 
     assert long.first == short.first == short.flop < long.flop
     assert tflop is None or long.first == pytest.approx(1e12 * tflop, rel=0.02)
     assert needs_of(base, steps, prior=50_000).first > 2 * long.first  # prior transitions are learned from as well
+    known, new = (needs_of(base, steps, prior=50_000, prior_learned=learned) for learned in (50_000, 0))
+    assert (
+        long.first <= known.first < new.first - 0.5 * long.first
+    )  # the fit has all rows, the updates are made already

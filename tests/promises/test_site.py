@@ -23,6 +23,7 @@ from pdml.config.fields import change, leaves
 from pdml.config.files import to_json
 from pdml.config.methods import METHODS, Feature, readers
 from pdml.config.parse import parse
+from pdml.config.start_from import StartFrom
 from pdml.config.validate import check, refuse_foreign
 from pdml.reporting.style import FIGURES
 from pdml.runs.session import start_run
@@ -67,7 +68,7 @@ def names(cell):
     return [f"{stem}_{i:0{len(first)}d}" for i in range(int(first), int(last) + 1)]
 
 
-LEARNED_END = "progress.csv, with --termination learned"
+LEARNED_END, PRIOR = "progress.csv, with --termination learned", "progress.csv, with prior transitions"
 FAMILIES = {
     "all": (),
     "model-based": (Feature.MODEL,),
@@ -76,8 +77,12 @@ FAMILIES = {
 }
 
 
-def explained(method, ending=False):
-    """Return the columns of each file that docs/metrics.md says a method has."""
+def explained(method, more=None):
+    """Return the columns of each file that docs/metrics.md says a method has.
+
+    Args:
+        more: The section of what a run adds that is not like others.
+    """
     families = {name: readers(features) for name, features in FAMILIES.items()}
     found = {}
     for file, text in sections((DOCS / "metrics.md").read_text()).items():
@@ -85,7 +90,7 @@ def explained(method, ending=False):
         assert len({name for name, _ in rows}) == len(rows), f"{file}: something is explained twice"
         assert all(methods and set(methods) <= set(METHODS) for _, methods in rows), file
         found[file] = {name for name, methods in rows if method in methods}
-    return found if ending else {file: columns for file, columns in found.items() if file != LEARNED_END}
+    return {file: columns for file, columns in found.items() if file not in {LEARNED_END, PRIOR} - {more}}
 
 
 def ones(shape):
@@ -117,7 +122,7 @@ def only_shapes(function, **kwargs):
     return call
 
 
-def written(method, path, **more):
+def written(method, path, start=None, **more):
     """Return the columns of each file that a run of a method writes, in three blocks of one step after the warm-up."""
     changes = {"steps": 63, "model_every": 1, "epoch_steps": 2, "eval_every": 63, "eval_episodes": 1}
     changes |= {"diagnose": True, "diagnose_every": 63, "diagnose_steps": 5, "updates_per_step": 1}
@@ -125,7 +130,7 @@ def written(method, path, **more):
     changes |= {"dynamics.weight_decay": (0.0, 0.0), "dynamics.num_members": 1, "dynamics.num_elites": 1, **more}
     read = {leaf.name for leaf in leaves() if method in leaf.methods}
     changes = {name: value for name, value in changes.items() if name in read}
-    start_run(change(tiny_of(method), changes), path, 1, "test")
+    start_run(change(tiny_of(method), changes), path, 1, "test", start=start)
     found = {file.name: set(file.read_text().splitlines()[0].split(",")) for file in path.glob("*.csv")}
     blocks = sorted(path.glob("blocks/*"))
     entries = set(read_arrays(blocks[-1])[0]) if blocks else set()
@@ -141,8 +146,16 @@ def test_what_a_run_writes_is_what_the_page_explains(method, tmp_path, monkeypat
 def test_what_a_learned_termination_adds_is_what_the_page_explains(tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "jit", only_shapes)
     found = written("mbpo", tmp_path / "run", termination="learned")["progress.csv"]
-    page = explained("mbpo", ending=True)
+    page = explained("mbpo", LEARNED_END)
     assert found == page["progress.csv"] | page[LEARNED_END]
+
+
+def test_what_prior_transitions_add_is_what_the_page_explains(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "jit", only_shapes)
+    written("mbpo", tmp_path / "old")
+    found = written("mbpo", tmp_path / "run", StartFrom(tmp_path / "old", ("rows",)))["progress.csv"]
+    page = explained("mbpo", PRIOR)
+    assert found == page["progress.csv"] | page[PRIOR]
 
 
 def test_the_page_of_settings_has_them_all():

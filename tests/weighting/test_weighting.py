@@ -55,6 +55,17 @@ def test_example_b_equal_shifts_of_two_hundred_policies():
     assert rows[-1] / rows[0] == pytest.approx(81.6, abs=5e-2)
 
 
+def test_the_weight_of_transitions_from_before_the_run_is_reported_if_there_are_any():
+    sizes, shifts = [600, 100, 50, 50, 50, 50, 50], [0.8, 0.4, 0.2, 0.1, 0.05, 0.0]
+    plain = context(sizes, shifts)
+    started = plain._replace(leading=2)
+    assert "weights/prior" not in uniform()(plain).metrics
+    assert uniform()(started).metrics["weights/prior"] == pytest.approx(600 / 950)  # their share of all
+    weights = policy_mixture(MixtureConfig())(started)
+    assert weights.metrics["weights/prior"] == pytest.approx(1 / 25)  # as the first policy, and as the warm-up
+    assert weights.model[:600].sum() == pytest.approx(1 / 25)
+
+
 def test_rate_maps_to_alpha():
     assert MixtureConfig().rate == 0.02
     assert pytest.approx(0.020408, abs=1e-6) == ALPHA

@@ -13,6 +13,7 @@ from pdml.config.fields import change, get, leaves
 from pdml.config.files import read_config, require_same
 from pdml.config.parse import parse, path_of, shown, whole
 from pdml.config.schema import Config, Settings
+from pdml.config.start_from import START_PARTS, StartFrom, chosen_start, require_same_start
 from pdml.config.tasks import Task, listed_task
 from pdml.config.validate import check, check_length, refuse_foreign
 from pdml.core.errors import BUSY_EXIT, LostRunError, RunError, UserError
@@ -46,6 +47,10 @@ def _train_parser(parser: argparse.ArgumentParser, base: Settings, task: Task | 
         "--run-dir", metavar="DIR", type=path_named("run-dir"), help="directory of the run (default: runs/...)"
     )
     parser.add_argument("--threads", metavar="N", help="cores to use (default: all)")
+    text = "another run to start from, perhaps in a changed environment with the same spaces"
+    parser.add_argument("--start-from", metavar="RUN", type=path_named("start-from"), help=text)
+    text = f"what to take over from it, of {', '.join(START_PARTS)} (default: all that the method has)"
+    parser.add_argument("--start-with", metavar="X,X", help=text)
     parser.add_argument("--resume", action="store_true", help="resume the run in --run-dir, if there is one")
     _add_common(parser)
     group: Any = parser
@@ -114,13 +119,17 @@ def _train(options: argparse.Namespace) -> int:
     if options.resume and options.run_dir is None:
         raise UserError("--resume needs --run-dir: which run to resume")
     path = options.run_dir or directory.default_path(config)
+    start = chosen_start(options.start_from, options.start_with, config.method)
+    if start is not None and start.path.resolve() == path.resolve():
+        raise UserError(f"start-from = '{start.path}': is the run of --run-dir itself")
     if options.resume and (path / "config.json").exists():
         kept = read_config(path / "config.json")
         require_same(settings, kept, path)
+        require_same_start(start, path)
         if (path / "DONE").exists() and kept.run.steps == steps:
             print(f"done already: {path}")
             return 0
-        return _resume_in(path, steps, options, or_begin=True)
+        return _resume_in(path, steps, options, or_begin=True, start=start)
     directory.check_free(path)
     threads = prepare(threads_of(options))
     heard = _heard(options)
@@ -132,7 +141,7 @@ def _train(options: argparse.Namespace) -> int:
     def say(line: str) -> None:
         print(f"{head}\n{line}", flush=True)
 
-    return _guarded(path, lambda command: start_run(settings, path, threads, command, say, heard), options)
+    return _guarded(path, lambda command: start_run(settings, path, threads, command, say, heard, start), options)
 
 
 def _heard(options: argparse.Namespace) -> Any:
@@ -204,7 +213,13 @@ def _resume(options: argparse.Namespace) -> int:
     return _resume_in(options.path, None if options.steps is None else whole("steps", options.steps), options)
 
 
-def _resume_in(path: Path, steps: int | None, options: argparse.Namespace, or_begin: bool = False) -> int:
+def _resume_in(
+    path: Path,
+    steps: int | None,
+    options: argparse.Namespace,
+    or_begin: bool = False,
+    start: StartFrom | None = None,
+) -> int:
     """Resume with the threads that the run had, since they decide the last bits."""
     threads = threads_of(options) or directory.recorded_threads(path)
     threads = prepare(min(threads, available_threads()) if threads else None)
@@ -216,4 +231,6 @@ def _resume_in(path: Path, steps: int | None, options: argparse.Namespace, or_be
     def say(line: str) -> None:
         print(f"pdml: {line}", file=sys.stderr)
 
-    return _guarded(path, lambda command: resume_run(path, steps, threads, command, say, or_begin, heard), options)
+    return _guarded(
+        path, lambda command: resume_run(path, steps, threads, command, say, or_begin, heard, start), options
+    )

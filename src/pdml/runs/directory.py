@@ -14,6 +14,7 @@ from typing import Any
 
 from pdml.config.files import FORMAT, read_metadata, to_json
 from pdml.config.schema import Config, Settings
+from pdml.config.start_from import StartRecord
 from pdml.core.errors import BusyError, UserError
 from pdml.core.version import package_version
 from pdml.runs.device import cpu_model
@@ -183,8 +184,12 @@ def metadata(threads: int, command: str) -> dict[str, Any]:
     }
 
 
-def note_resumed(lease: Lease, threads: int, command: str, step: int) -> list[str]:
-    """Add to a run's metadata that it is resumed; return a line for each thing that may change its last bits."""
+def note_resumed(lease: Lease, threads: int, command: str, step: int, start: StartRecord | None = None) -> list[str]:
+    """Add to a run's metadata that it is resumed; return a line for each thing that may change its last bits.
+
+    Args:
+        start: The run that it started from. It may have gone on since this run's directory was made.
+    """
     known, now = read_metadata(lease.run), metadata(threads, command)
     lines = []
     for name, was in {**known.get("versions", {}), "python": known.get("python")}.items():
@@ -195,6 +200,8 @@ def note_resumed(lease: Lease, threads: int, command: str, step: int) -> list[st
         is_now = now["machine"].get(name)
         if was != is_now:
             lines.append(f"{name} is '{is_now}', was '{was}': the last bits may differ from an unbroken run")
+    if start is not None:
+        known["start_from"] = start._asdict()
     known.setdefault("resumed", []).append({"step": step, **now})
     lease.write_text("metadata.json", json.dumps(known, indent=2) + "\n")
     return lines

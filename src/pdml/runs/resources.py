@@ -38,8 +38,13 @@ class Needs(NamedTuple):
     """FLOP before the first evaluation, where that waits for an update phase."""
 
 
-def estimate(settings: Settings, layout: Layout, prior: int = 0) -> Needs:
-    """Estimate what a run needs at its last step, where it needs most."""
+def estimate(settings: Settings, layout: Layout, prior: int = 0, prior_learned: int = 0) -> Needs:
+    """Estimate what a run needs at its last step, where it needs most.
+
+    Args:
+        prior: Transitions from before the run.
+        prior_learned: How many of them its agent has learned from already.
+    """
     config, steps, method = settings.learning, settings.run.steps, METHODS[settings.learning.method]
     width, rows = 4.0 * layout.width, min(steps + prior, config.replay_capacity)
     blocks = config.schedule.blocks(steps)
@@ -53,7 +58,7 @@ def estimate(settings: Settings, layout: Layout, prior: int = 0) -> Needs:
         working += rows * (6 * width + 12.0 * config.dynamics.num_members)
     disk = 3 * saved + blocks * (4096 + 6.0 * blocks) + 2e6
     if method.is_double_horizon:
-        flop, first = (_phase_flop(config, sizes, prior, steps, count) for count in (blocks, 0))
+        flop, first = (_phase_flop(config, sizes, (prior, prior_learned), steps, count) for count in (blocks, 0))
     else:
         flop, first = _stepwise_flop(config, sizes, steps, rows, blocks), 0.0
     return Needs(BASE_MEMORY + 3 * saved + working, saved, disk, flop, first)
@@ -93,16 +98,19 @@ def _stepwise_flop(config: Config, sizes: _Sizes, steps: int, rows: int, blocks:
     return flop + EPOCHS * blocks * (rows / 2) * 6 * sizes.members
 
 
-def _phase_flop(config: Config, sizes: _Sizes, prior: int, steps: int, blocks: int) -> float:
+def _phase_flop(config: Config, sizes: _Sizes, before: tuple[int, int], steps: int, blocks: int) -> float:
     """Count the updates of all phases, critic-only ones too, and the fits; the first fit is several times longer.
 
     A fit counts with all its epochs: on Hopper nearly every fit takes them.
+
+    Args:
+        before: Prior transitions, and how many of them the agent has learned from already.
     """
     if config.schedule.in_warmup(steps):
         return 0.0
     double, dynamics = config.double, config.dynamics
-    first = config.warmup_steps + prior
-    updated = max(first, config.model_every) + blocks * config.model_every
+    first = config.warmup_steps + before[0]
+    updated = max(first - before[1], config.model_every) + blocks * config.model_every
     member = sizes.members / dynamics.num_members
     update = 6 * (double.near + 1) * sizes.actor + 4 * double.near * member + 11 * sizes.critics
     critic_only = double.critic_share * config.model_every * (blocks + 1)

@@ -14,6 +14,7 @@ from jaxtyping import Float32
 from pdml.config.fields import change
 from pdml.config.files import read_run, to_json
 from pdml.config.schema import Settings
+from pdml.config.start_from import StartFrom, StartRecord, recorded_start
 from pdml.config.tasks import PYTHON
 from pdml.config.validate import check
 from pdml.core import signals
@@ -28,10 +29,11 @@ from pdml.runs.lease import Lease
 from pdml.runs.ledger import Ledger
 from pdml.runs.progress import Watcher
 from pdml.runs.recorder import Recorder, StepRecord
+from pdml.runs.warm_start import WarmStart, describe_start, read_start, take_over
 from pdml.training.diagnostics import FreshReservoir
 from pdml.training.loop import Training, train
 from pdml.training.methods import wire
-from pdml.training.state import TrainState, add_prior, extend_model_buffer, initial_state
+from pdml.training.state import TrainState, extend_model_buffer, initial_state
 
 Say = Callable[[str], None]
 """Prints one line about something that is not as it was."""
@@ -55,13 +57,22 @@ class LiveRun:
         """What the checkpoint that it was loaded from says of the directory's files; None once they agree."""
         self.seen: list[Path] = []
         """The checkpoints that there were when it was loaded."""
+        self.start: StartRecord | None = None
+        """The run that it started from."""
 
     @classmethod
-    def new(cls, settings: Settings, spec: EnvSpec, prior: Float32[np.ndarray, "n width"] | None = None) -> "LiveRun":
+    def new(
+        cls,
+        settings: Settings,
+        spec: EnvSpec,
+        prior: Float32[np.ndarray, "n width"] | None = None,
+        start: WarmStart | None = None,
+    ) -> "LiveRun":
         """Begin a run.
 
         Args:
             prior: Transitions that were collected before.
+            start: What it takes over from another run.
         """
         env = None if spec.make is None else spec.make()
         live = cls(settings, spec, Stopwatch(), env)
@@ -69,8 +80,12 @@ class LiveRun:
         episode = Episode(0, foreign=True) if env is None else begin_episode(env, config.seed, 0)
         recipe, steps = live.training.parts.recipe, settings.run.steps
         live.state = initial_state(config, live.layout, recipe, episode, steps)
-        if prior is not None:
-            add_prior(live.state, prior)
+        try:
+            take_over(live.state, start, prior, config)
+        except UserError:
+            live.close()
+            raise
+        live.start = None if start is None else start.record
         return live
 
     @classmethod
@@ -88,7 +103,7 @@ class LiveRun:
             if not loaded.reproduced:
                 say("the environment does not reproduce its episode from its seed and actions; a new episode begins")
             live.state, live.ledger, live.files = loaded.state, loaded.ledger, loaded.files
-            live.path, live.seen = path, found
+            live.path, live.seen, live.start = path, found, recorded_start(path)
             clock = Stopwatch(loaded.files["total"], loaded.files["seconds"])
             live.training = live.training._replace(clock=clock)
             return live
@@ -100,6 +115,14 @@ class LiveRun:
     def steps(self) -> int:
         """Real steps that the run is meant to have."""
         return self.settings.run.steps
+
+    def recorded(self) -> dict[str, Any]:
+        """Return what metadata.json records of its environment, and of the run that it started from."""
+        return {**self.spec.recorded(), **({} if self.start is None else {"start_from": self.start._asdict()})}
+
+    def needs(self, settings: Settings) -> resources.Needs:
+        """Estimate what it needs with these settings."""
+        return resources.estimate(settings, self.layout, self.state.prior, self.state.prior_learned)
 
     def close(self) -> None:
         """Close the environment, unless it is borrowed."""
@@ -126,8 +149,8 @@ class Session:
         if live.settings.run.diagnose:
             live.spec.make_more()
         aim = live.settings if steps is None else change(live.settings, {"steps": steps})
-        resources.require(resources.estimate(aim, live.layout, live.state.prior), path)
-        return cls(live, directory.create(path, live.settings, threads, command, live.spec.recorded()))
+        resources.require(live.needs(aim), path)
+        return cls(live, directory.create(path, live.settings, threads, command, live.recorded()))
 
     @classmethod
     def resume(cls, path: Path, load: Callable[[], LiveRun], threads: int, command: str, say: Say) -> "Session":
@@ -143,7 +166,7 @@ class Session:
                 newest = checkpoint.saved_checkpoints(path)
                 if newest and newest[0] not in live.seen:
                     raise UserError(f"run = '{path}': has been continued since it was loaded; load it again")
-                for line in directory.note_resumed(lease, threads, command, live.state.step):
+                for line in directory.note_resumed(lease, threads, command, live.state.step, live.start):
                     say(line)
                 directory.renew_files(lease)
                 directory.truncate_files(lease, (live.files or {}).get("lengths", {}), live.state.step)
@@ -158,7 +181,7 @@ class Session:
         """Make ready to continue to a number of real steps: room in memory and on disk, files, recorder."""
         live = self.live
         settings = change(live.settings, {"steps": steps})
-        resources.require(resources.estimate(settings, live.layout, live.state.prior), self.path)
+        resources.require(live.needs(settings), self.path)
         live.settings = settings
         if (self.path / "config.json").read_text() != to_json(settings):
             self.lease.write_text("config.json", to_json(settings))
@@ -267,17 +290,22 @@ def start_run(
     command: str,
     say: Say = lambda line: None,
     heard: Callable[[Session], After] = unheard,
+    start: StartFrom | None = None,
 ) -> TrainState:
     """Train from the first step to the last and leave a complete directory, which must be free.
 
     Args:
         heard: From the session, what is called after every step.
+        start: Another run to start from.
     """
     spec = spec_of(settings)
-    needed = resources.estimate(settings, spec.spaces.layout)
+    begun = None if start is None else read_start(start, settings.learning, spec.spaces)
+    prior = (0, 0) if begun is None else (len(begun.rows), begun.learned)
+    needed = resources.estimate(settings, spec.spaces.layout, *prior)
     resources.require(needed, path)
-    say(resources.describe_needs(needed))
-    with closing(LiveRun.new(settings, spec)) as live:
+    with closing(LiveRun.new(settings, spec, start=begun)) as live:
+        about = [] if begun is None else [describe_start(begun.record)]
+        say("\n".join([*about, resources.describe_needs(needed)]))
         with closing(Session.begin(live, path, threads, command)) as session:
             session.learn(live.steps, _watcher(live), heard(session))
         return live.state
@@ -291,6 +319,7 @@ def resume_run(
     say: Say,
     or_begin: bool = False,
     heard: Callable[[Session], After] = unheard,
+    start: StartFrom | None = None,
 ) -> TrainState:
     """Resume from the newest checkpoint that is not damaged, as if the run had never stopped.
 
@@ -298,6 +327,7 @@ def resume_run(
         steps: Real steps in all, to go further than the run was meant to.
         or_begin: Start from the first step if there is no checkpoint yet.
         heard: From the session, what is called after every step.
+        start: The run that it started from, which is read only if it starts from the first step.
     """
     settings, task = read_run(directory.require_run(path))
     if settings.learning.env.startswith(PYTHON):
@@ -313,7 +343,8 @@ def resume_run(
             raise BusyError(f"run = '{path}': another process has finished it meanwhile")
         if or_begin and not checkpoint.saved_checkpoints(path):
             say("it has no checkpoint yet; it starts again")
-            return LiveRun.new(settings, spec)
+            begun = None if start is None else read_start(start, settings.learning, spec.spaces)
+            return LiveRun.new(settings, spec, start=begun)
         return LiveRun.load(path, settings, spec, say)
 
     with closing(Session.resume(path, load, threads, command, say)) as session:

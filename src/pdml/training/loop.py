@@ -253,10 +253,13 @@ def refine(state: TrainState, training: Training, data: WeightedData) -> None:
 
 
 def act(state: TrainState, training: Training) -> Action:
-    """Choose the action of the next step: uniform in the warm-up, then a sample of the policy."""
+    """Choose the action of the next step: uniform in the warm-up, then a sample of the policy.
+
+    A policy that was taken over from another run is sampled in the warm-up too.
+    """
     seed = training.config.seed
     with training.clock("collect"):
-        if training.schedule.in_warmup(state.step):
+        if training.schedule.in_warmup(state.step) and not state.started:
             rng = generator(seed, Purpose.WARMUP, state.step)
             return rng.uniform(-1.0, 1.0, state.replay.layout.action_size).astype(np.float32)
         if training.config.agent.exploration == "pink":
@@ -309,12 +312,15 @@ def improve(state: TrainState, training: Training) -> None:
 
 
 def update(state: TrainState, training: Training, data: WeightedData) -> None:
-    """Run the update phase of a block; the first one also makes the updates pending from the warm-up."""
+    """Run the update phase of a block; the first one also makes the updates pending from the warm-up.
+
+    So it does those of prior transitions, unless the agent had learned from them before the run.
+    """
     phase, obs_size = training.parts.recipe.update_phase, state.replay.layout.obs_size
     assert phase is not None
     pending = training.schedule.block_steps
     if training.schedule.after_warmup(state.step) == 0:
-        pending = max(training.schedule.warmup_steps + state.prior, pending)
+        pending = max(training.schedule.warmup_steps + state.prior - state.prior_learned, pending)
     with training.clock("improve"):
         draw_states = start_states(data, obs_size)
         state.agent, state.model_buffer, metrics = phase.run(

@@ -56,6 +56,10 @@ class TrainState:
     """Updates of the agent in this epoch."""
     prior: int = 0
     """Transitions that were given before the run; they are block 0 then, and the warm-up is block 1."""
+    prior_learned: int = 0
+    """How many of them the agent had learned from before the run, where it was taken over from another one."""
+    started: bool = False
+    """Whether the agent was taken over from another run: it acts in the warm-up too."""
     block_start: int = -1
     """The step at which the newest block was opened, or -1 before learning begins. A block is opened once."""
 
@@ -118,6 +122,8 @@ def saved_state(state: TrainState) -> tuple[dict[str, np.ndarray], dict[str, Any
         "step": state.step,
         "epoch_updates": state.epoch_updates,
         "prior": state.prior,
+        "prior_learned": state.prior_learned,
+        "started": state.started,
         "opened": state.block_start,
         "episode": {"number": state.episode.number, "total": state.episode.total, "foreign": state.episode.foreign},
         "log": asdict(state.log),
@@ -148,6 +154,8 @@ def restored_state(blank: TrainState, arrays: dict[str, np.ndarray], note: dict[
         log=_restored_log(note["log"]),
         epoch_updates=note["epoch_updates"],
         prior=note["prior"],
+        prior_learned=note.get("prior_learned", 0),
+        started=note.get("started", False),
         block_start=note["opened"],
     )
 

@@ -78,12 +78,17 @@ def num_policies(context: Context) -> int:
 
 
 def same_for_both(rows: Float64[np.ndarray, " n"], context: Context) -> Weights:
-    """Use one probability for the model and for the starts, with its effective sample size and newest block's share."""
+    """Use one probability for the model and for the starts, with its effective sample size and shares of blocks.
+
+    These are the newest block and, if there is one, the block from before the run.
+    """
     newest = context.block == context.block.max()
     metrics = {
         "weights/effective_size": float(1.0 / np.square(rows).sum()),
         "weights/newest_share": float(rows[newest].sum()),
     }
+    if context.leading > 1:
+        metrics["weights/prior"] = float(rows[context.block == 0].sum())
     return Weights(rows, rows, metrics)
 
 

@@ -153,6 +153,47 @@ COMMANDS = [
     ("train --config done/config.json --env Hopper-v5", "the values of 'done/config.json' belong to"),
     ("train --config python/config.json", "was a Python object"),
     ("train --run-dir " + "x" * 300, "cannot be used (File name too long)"),
+    # train: from another run
+    ("train --start-from", "argument --start-from: expected one argument"),
+    ("train --start-from ''", "start-from = '': must be a path"),
+    ("train --start-from nowhere", "start-from = 'nowhere': no run there (it has no config.json)"),
+    ("train --start-from file", "start-from = 'file': no run there (it has no config.json)"),
+    ("train --start-from empty", "start-from = 'empty': no run there (it has no config.json)"),
+    ("train --start-from notjson", "config = 'notjson/config.json': not a configuration written by this package"),
+    ("train --method sac --start-from bare", "start-from = 'bare': it has no checkpoint yet"),
+    ("train --method sac --start-from unwhole", "start-from = 'unwhole': none of its 2 checkpoints is readable"),
+    (
+        "train --method sac --env Hopper-v5 --start-from done",
+        "start-from = 'done': its observations have size 4 and its actions 1, this run's 11 and 3; the same spaces are",
+    ),
+    (
+        "train --method sac --env strange_envs:Cart-v0 --start-from python",
+        "start-from = 'python': an action of its lies in [-2, 2], in this run in [-1, 1]; the same spaces are needed",
+    ),
+    (
+        "train --method sac --start-from done",
+        "start-from = 'done': its agent does not fit this run's (agent.actor[0].w is float32(4, 16), expected",
+    ),
+    ("train --start-from done", "its method 'sac' has no model; leave it out: start-with agent,rows"),
+    ("train --start-from done --start-with model", "start-from = 'done': its method 'sac' has no model"),
+    ("train --method sac --start-from done --start-with model", "start-with = 'model': method 'sac' has no model"),
+    (
+        "train --start-from done --start-with agent,raws",
+        "start-with = 'raws': unknown (did you mean rows?); allowed: agent, model, rows",
+    ),
+    ("train --start-from done --start-with ''", "start-with = '': at least one of agent, model, rows is needed"),
+    ("train --start-from done --start-with ,", "start-with = '': at least one of agent, model, rows is needed"),
+    ("train --start-with agent", "start-with: needs start-from, the run to start from"),
+    (
+        "train --config done/config.json --start-from done --replay-capacity 100",
+        "start-from = 'done': its 80 rows do not fit into replay_capacity = 100; leave it out: start-with agent",
+    ),
+    ("train --run-dir done --resume --start-from done", "start-from = 'done': is the run of --run-dir itself"),
+    ("train --run-dir ./done --start-from done", "start-from = 'done': is the run of --run-dir itself"),
+    (
+        "train --config done/config.json --run-dir locked --resume --start-from done",
+        "run-dir = 'locked': its run has start-from = none, not 'done'",
+    ),
     # resume
     ("resume", "the following arguments are required: RUN"),
     ("resume nowhere", "run = 'nowhere': no run there (it has no config.json)"),

@@ -137,6 +137,16 @@ INPUTS = [
     (lambda a: small_agent(prior=prior(40), replay_capacity=40), "prior: 40 rows do not fit into replay_capacity = 40"),
     (lambda a: small_agent(prior=prior(0)), "prior: has no rows"),
     (lambda a: small_agent(prior=[1, 2]), "prior: must be a dict of arrays"),
+    # from another run
+    (lambda a: small_agent(start_from="nowhere"), "start-from = 'nowhere': no run there (it has no config.json)"),
+    (lambda a: small_agent(start_from=5), "start-from = 5: must be a path"),
+    (lambda a: small_agent(start_from="done"), "start-from = 'done': its observations have size 4 and its actions 1, "),
+    (lambda a: small_agent(start_from="python"), "has not begun to learn, it is at step 0 of its warm-up; take its"),
+    (lambda a: small_agent(start_from="python", start_with="rows"), "start-from = 'python': it has no rows yet"),
+    (lambda a: small_agent(start_from="python", start_with=5), "start-with = 5: must be words; allowed: agent, model"),
+    (lambda a: small_agent(start_with=["rows"]), "start-with: needs start-from, the run to start from"),
+    (lambda a: small_agent(start_from="python", start_with=[]), "start-with = '': at least one of agent, model, rows"),
+    (lambda a: small_agent(start_from="python", start_with=[5]), "start-with = '5': unknown; allowed: agent, model"),
     # learning
     (lambda a: a["own"].learn(0), "steps = 0: must be a whole number, at least 1"),
     (lambda a: a["own"].learn(-5), "steps = -5: must be a whole number, at least 1"),

@@ -1,0 +1,164 @@
+"""Starting a run from another one: its newest checkpoint is read, checked against the new run, and taken over.
+
+Nothing of the other run is written, and its environment is neither made nor imported.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32
+
+from pdml.config.files import read_metadata, read_run
+from pdml.config.methods import METHODS
+from pdml.config.schema import Config
+from pdml.config.start_from import StartFrom, StartRecord
+from pdml.core.errors import UserError
+from pdml.envs.spaces import Spaces, spaces_from
+from pdml.runs.checkpoint import saved_checkpoints
+from pdml.runs.tensor_file import read_arrays
+from pdml.training.state import TrainState
+from pdml.training.transfer import take_agent, take_model, take_rows
+
+
+class WarmStart(NamedTuple):
+    """What was read of another run."""
+
+    record: StartRecord
+    arrays: dict[str, np.ndarray]
+    """Of its agent and its model."""
+    rows: Float32[np.ndarray, "n width"]
+    """Its real transitions; none where they are left out."""
+
+    @property
+    def learned(self) -> int:
+        """How many of the transitions the agent that is taken over has learned from."""
+        return len(self.rows) if "agent" in self.record.parts else 0
+
+
+def read_start(start: StartFrom, config: Config, spaces: Spaces, prior: int = 0) -> WarmStart:
+    """Read what a new run starts from, or say in one line why it cannot.
+
+    Args:
+        config: Of the new run.
+        spaces: Of the new run.
+        prior: Other transitions that are prior to the new run.
+    """
+    if not (start.path / "config.json").is_file():
+        raise UserError(f"start-from = '{start.path}': no run there (it has no config.json)")
+    source = read_run(start.path)[0].learning
+    _require_same_spaces(start.path, spaces)
+    if "model" in start.parts:
+        _require_same_model(start, source, config)
+    arrays, note = _newest(start.path)
+    if note["opened"] < 0 and start.parts != ("rows",):
+        raise UserError(
+            f"start-from = '{start.path}': has not begun to learn, it is at step {note['step']} of its warm-up; take "
+            "its rows alone: start-with rows"
+        )
+    rows = arrays["replay.rows"] if "rows" in start.parts else arrays["replay.rows"][:0]
+    if "rows" in start.parts:
+        _require_rows(start, len(rows), prior, config)
+    digest = hashlib.sha256(note["config"].encode()).hexdigest()[:16]
+    about = (str(start.path), note["step"], source.env, source.method, source.seed)
+    record = StartRecord(*about, config=digest, parts=start.parts, rows=len(rows))
+    kept = {name: array for name, array in arrays.items() if name.startswith(("agent.", "model."))}
+    return WarmStart(record, kept, rows)
+
+
+def take_over(
+    state: TrainState, start: WarmStart | None, prior: Float32[np.ndarray, "n width"] | None, config: Config
+) -> None:
+    """Put what was read, and other prior transitions, into a new state.
+
+    Args:
+        prior: They follow after those of the other run, in the same block.
+    """
+    found = [rows for rows in (None if start is None else start.rows, prior) if rows is not None and len(rows)]
+    if found:
+        take_rows(state, np.concatenate(found), 0 if start is None else start.learned)
+    if start is None:
+        return
+    for part in start.record.parts:
+        try:
+            if part == "agent":
+                take_agent(state, start.arrays, config)
+            elif part == "model":
+                take_model(state, start.arrays)
+        except ValueError as error:
+            asked = StartFrom(Path(start.record.path), start.record.parts)
+            raise UserError(
+                f"start-from = '{asked.path}': its {part} does not fit this run's ({error}){_without(asked, part)}"
+            ) from None
+
+
+def describe_start(record: StartRecord) -> str:
+    """Say in one line what a run starts from."""
+    taken = ", ".join(f"{record.rows} rows" if part == "rows" else part for part in record.parts)
+    return f"starts from '{record.path}', {record.method} on {record.env} at step {record.step}: {taken}"
+
+
+def _newest(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the arrays and the note of the newest checkpoint that is not damaged."""
+    found = saved_checkpoints(path)
+    for file in found:
+        try:
+            return read_arrays(file)
+        except UserError:
+            continue
+    what = f"none of its {len(found)} checkpoints is readable" if found else "it has no checkpoint yet"
+    raise UserError(f"start-from = '{path}': {what}")
+
+
+def _require_same_spaces(path: Path, spaces: Spaces) -> None:
+    """Raise unless observations and actions are as long as the other run's, and actions have the same bounds."""
+    try:
+        its = spaces_from(read_metadata(path)["spaces"])
+        sizes, bounds = its.layout, (its.low.astype(np.float32), its.high.astype(np.float32))
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"start-from = '{path}': its metadata.json does not record the environment's spaces") from None
+    own = spaces.layout
+    if sizes != own:
+        raise UserError(
+            f"start-from = '{path}': its observations have size {sizes.obs_size} and its actions {sizes.action_size}, "
+            f"this run's {own.obs_size} and {own.action_size}; the same spaces are needed"
+        )
+    for low, high, my_low, my_high in zip(*bounds, spaces.low, spaces.high, strict=True):
+        if low != np.float32(my_low) or high != np.float32(my_high):
+            raise UserError(
+                f"start-from = '{path}': an action of its lies in [{low:g}, {high:g}], in this run in "
+                f"[{my_low:g}, {my_high:g}]; the same spaces are needed"
+            )
+
+
+def _require_same_model(start: StartFrom, source: Config, config: Config) -> None:
+    """Raise unless the other run has a model whose networks predict the same quantities."""
+    if not METHODS[source.method].has_model:
+        raise UserError(
+            f"start-from = '{start.path}': its method '{source.method}' has no model{_without(start, 'model')}"
+        )
+    its, own = source.dynamics.target_norm, config.dynamics.target_norm
+    if its != own:
+        raise UserError(
+            f"start-from = '{start.path}': its model has dynamics.target_norm = {its}, this run's {own}"
+            f"{_without(start, 'model')}"
+        )
+
+
+def _require_rows(start: StartFrom, rows: int, prior: int, config: Config) -> None:
+    """Raise unless there are transitions to take over, and room for them and two blocks."""
+    if rows == 0:
+        raise UserError(f"start-from = '{start.path}': it has no rows yet{_without(start, 'rows')}")
+    if rows + prior > config.replay_capacity - 2 * config.model_every:
+        more = f" and {prior} of prior" if prior else ""
+        raise UserError(
+            f"start-from = '{start.path}': its {rows} rows{more} do not fit into replay_capacity = "
+            f"{config.replay_capacity}{_without(start, 'rows')}"
+        )
+
+
+def _without(start: StartFrom, part: str) -> str:
+    """Say how to leave a part out, if another one is left."""
+    rest = [other for other in start.parts if other != part]
+    return f"; leave it out: start-with {','.join(rest)}" if rest else ""
