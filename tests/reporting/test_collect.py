@@ -143,12 +143,14 @@ def test_absolute_paths_in_commands_are_shortened(out, tmp_path):
     start = "pdml train --config '/home/me and you/config.json' --env lab:Arm-v0 --run-dir {}/Hopper-v5/pdml/seed_0"
     again = {"step": 6000, "command": "pdml resume --steps=9000 --x=/far/mixture.rate=0.1/seed_0"}
     machine = {"cpu": "one", "threads": 1, "xla_flags": "--xla_dump_to=/home/me/dump --xla_b=false"}
-    described(source, command=start.format("/home/me/runs"), machine=machine, resumed=[again])
+    other = {"path": "/home/me/runs/Hopper-v5/mbpo/seed_0", "step": 9000}
+    described(source, command=start.format("/home/me/runs"), machine=machine, resumed=[again], start_from=other)
     outcomes(out, tmp_path / "results")
     file = tmp_path / "results" / "Hopper-v5" / "pdml" / "seed_0" / "metadata.json"
     about = json.loads(file.read_text())
     assert about["command"] == "pdml train --config config.json --env lab:Arm-v0 --run-dir Hopper-v5/pdml/seed_0"
     assert about["resumed"] == [{"step": 6000, "command": "pdml resume --steps=9000 --x=seed_0"}]
+    assert about["start_from"] == {"path": "seed_0", "step": 9000}
     assert about["machine"] == machine | {"xla_flags": "--xla_dump_to=dump --xla_b=false"}
     one = collect_runs(source, tmp_path / "results" / "Hopper-v5" / "pdml")  # by itself: the same
     assert [found.outcome for found in one] == ["unchanged"]

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import chromium, open_page
-from fake_runs import write_run, write_seeds
+from fake_runs import block_weights, write_run, write_seeds
 
 from pdml.core.errors import UserError
 from pdml.reporting import sections
+from pdml.reporting.blocks import policy_weights, weight_history
 from pdml.reporting.curves import learning_curves
 from pdml.reporting.read import read_all
 from pdml.reporting.report import page, write
@@ -277,3 +278,49 @@ def test_sections_are_joined_in_order():
 def test_a_page_that_cannot_be_written_is_one_line(tmp_path):
     with pytest.raises(UserError, match=r"^out = '/proc/r\.html': cannot be written"):
         write(read_all([write_run(tmp_path / "run")]), Path("/proc/r.html"), {}, [])
+
+
+START = {"path": "runs/old", "step": 30000, "env": "Hopper-v5", "method": "mbpo", "seed": 3, "config": "0" * 16}
+
+
+def started(path, seed, parts=("agent", "rows"), shares=(0.8, 0.6, 0.5, 0.4)):
+    """Write a run that started from another one, with the weight of its rows in each of its first blocks."""
+    run = write_run(path, seed=seed, returns=(500.0,))
+    (run / "metadata.json").write_text(json.dumps({"start_from": START | {"parts": parts, "rows": 1234}}))
+    head, *rows = (run / "progress.csv").read_text().splitlines()
+    lines = [f"{head},weights/prior", *(f"{row},{share}" for row, share in zip(rows, shares, strict=True))]
+    (run / "progress.csv").write_text("".join(f"{line}\n" for line in lines))
+    return run
+
+
+def test_a_run_that_started_from_another_says_so_and_shows_how_much_its_rows_count(tmp_path):
+    for seed in range(2):
+        started(tmp_path / f"warm_{seed}", seed, shares=(0.8, 0.6, 0.5, 0.4 - 0.2 * seed))
+    cold = write_run(tmp_path / "cold", returns=(400.0,))
+    text, problems = written(tmp_path)
+    assert problems == []
+    runs = read_all([tmp_path])
+    assert {run.label for run in runs} == {"pdml", "pdml start_with=agent,rows"}  # seeds of other runs are one curve
+    panels = {panel["id"]: panel for panel in data(text)["panels"]}
+    (series,) = panels["Hopper-v5/prior"]["series"]
+    assert series["method"] == "pdml start_with=agent,rows"
+    assert series["x"] == [250, 500, 750, 1000]
+    assert series["mean"] == pytest.approx([0.8, 0.6, 0.5, 0.3])
+    rows = {row.split("<code>")[1].split("<")[0]: row for row in re.findall(r"<tr>(.*?)</tr>", text) if "<code>" in row}
+    assert rows[str(cold)].endswith("<td>–</td>")
+    cell = "<code>runs/old</code>: mbpo on Hopper-v5, seed 3, at step 30,000; agent, 1,234 rows</td>"
+    assert rows[str(tmp_path / "warm_0")].endswith(cell)
+    assert "Hopper-v5/prior" not in written(cold)[0]
+    assert "started from" not in written(cold)[0]
+
+
+def test_heat_maps_and_weights_of_policies_leave_the_prior_block_out(tmp_path):
+    warm, cold = started(tmp_path / "warm", 0), write_run(tmp_path / "cold", returns=(500.0,))
+    for figure, first in ((weight_history, 0), (policy_weights, 1)):
+        found, plain = (figure(read_all([path])).rows for path in (warm, cold))
+        last = [[row for row in rows if row["step"] == 750] for rows in (found, plain)]
+        assert [row["policy"] for row in last[0]] == list(range(first, first + len(last[1]) - 1))
+    shares = {row["policy"]: row["share"] for row in weight_history(read_all([warm])).rows if row["step"] == 750}
+    assert shares == {i: pytest.approx(share) for i, share in enumerate(block_weights(4)[1:].tolist())}
+    (note,) = weight_history(read_all([warm])).notes
+    assert "transitions from before the run are left out; weights/prior is their weight" in note

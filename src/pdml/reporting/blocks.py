@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from pdml.config.methods import METHODS
 from pdml.core.errors import UserError
 from pdml.reporting import published
-from pdml.reporting.read import Row, Run, differences, name, one_environment, read_table
+from pdml.reporting.read import PRIOR_SHARE, Row, Run, differences, name, one_environment, read_table
 from pdml.reporting.rows import Rows
 
 HEAT_STEPS = 150
@@ -40,7 +40,7 @@ def block_weights(run: Run, path: Path) -> Float32[np.ndarray, " blocks"] | None
 def policy_weights(runs: Sequence[Run], at: Sequence[int] = ()) -> Rows:
     """Return the weights of historical policies at some steps as the paper plots them.
 
-    The warm-up and the newest policy are left out, and the rest sums to 1.
+    What came before the run, the warm-up and the newest policy are left out, and the rest sums to 1.
 
     Args:
         at: Steps after warm-up; by default the last of each run.
@@ -59,7 +59,7 @@ def policy_weights(runs: Sequence[Run], at: Sequence[int] = ()) -> Rows:
             if shares is None:
                 problems.append(f"{files[step]}: is damaged and was left out")
                 continue
-            historical = shares[1:-1].astype(np.float64)
+            historical = shares[1 + run.has_prior : -1].astype(np.float64)
             u = historical / historical.sum() if historical.sum() > 0 else historical
             source = _source(run) | {"source": "runs", "step": step}
             rows += [source | {"policy": i + 1, "weight": float(u[i])} for i in range(len(u))]
@@ -77,7 +77,10 @@ def _is_the_papers(run: Run) -> bool:
 
 
 def weight_history(runs: Sequence[Run], most: int = HEAT_STEPS) -> Rows:
-    """Return the weight of each block at each step of whole runs, thinned to at most `most` steps."""
+    """Return the weight of each block at each step of whole runs, thinned to at most `most` steps.
+
+    Block 0 is the warm-up; the column `weights/prior` has the weight of what came before the run.
+    """
     one_environment(runs)
     rows: list[Row] = []
     problems: list[str] = []
@@ -86,13 +89,15 @@ def weight_history(runs: Sequence[Run], most: int = HEAT_STEPS) -> Rows:
         every = -(-len(files) // most)
         if every > 1:
             notes.append(f"{name(run)}: one in {every} of its {len(files)} blocks is shown")
+        if run.has_prior:
+            notes.append(f"{name(run)}: transitions from before the run are left out; {PRIOR_SHARE} is their weight")
         for step in sorted(files)[::-1][::every][::-1]:
             shares = block_weights(run, files[step])
             if shares is None:
                 problems.append(f"{files[step]}: is damaged and was left out")
                 continue
             source = _source(run) | {"step": step}
-            rows += [source | {"policy": i, "share": share} for i, share in enumerate(shares.tolist())]
+            rows += [source | {"policy": i, "share": share} for i, share in enumerate(shares[run.has_prior :].tolist())]
     return Rows(rows, notes, tuple(problems))
 
 

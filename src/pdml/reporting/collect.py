@@ -122,6 +122,9 @@ def _without_machine_paths(about: dict[str, Any], target: Path) -> dict[str, Any
     result = dict(about)
     if isinstance(about.get("command"), str):
         result["command"] = _shorter(about["command"], target)
+    start = about.get("start_from")
+    if isinstance(start, dict) and isinstance(start.get("path"), str):
+        result["start_from"] = start | {"path": _shorter_word(start["path"], target)}
     machine = about.get("machine")
     if isinstance(machine, dict) and isinstance(machine.get("xla_flags"), str):
         result["machine"] = machine | {"xla_flags": _shorter(machine["xla_flags"], target)}

@@ -17,6 +17,7 @@ from pdml.config.fields import different, get
 from pdml.config.files import read_run
 from pdml.config.methods import METHODS
 from pdml.config.schema import Config, RunConfig, Settings
+from pdml.config.start_from import StartRecord, recorded_start
 from pdml.config.tasks import Task
 from pdml.core.errors import UserError
 from pdml.reporting.statistics import Series
@@ -32,6 +33,9 @@ NEEDED = {
 }
 """Columns that a csv file must have to be of any use."""
 
+PRIOR_SHARE = "weights/prior"
+"""The column of progress.csv with the weight of transitions from before the run; without them it is absent."""
+
 
 class Run(NamedTuple):
     """One run directory."""
@@ -43,6 +47,8 @@ class Run(NamedTuple):
     """How far it goes, and what it records."""
     task: Task
     """What its defaults depend on."""
+    start: StartRecord | None
+    """The run that it started from."""
     label: str
     """The method, and the settings that distinguish it from the other runs it was read with."""
     status: str
@@ -56,6 +62,11 @@ class Run(NamedTuple):
     """Columns of the csv files; empty where there is no such file."""
     problems: tuple[str, ...]
     """What could not be read."""
+
+    @property
+    def has_prior(self) -> bool:
+        """Whether its first block is of transitions from before the run."""
+        return PRIOR_SHARE in self.progress
 
 
 class KeptBest(NamedTuple):
@@ -99,7 +110,8 @@ def read(path: Path) -> Run:
         status, message = "failed", (error.read_text().strip().splitlines() or ["no reason given"])[-1]
     else:
         status = "unfinished"
-    return Run(path, config, options, task, config.method, status, message, problems=tuple(problems), **tables)
+    about = (path, config, options, task, recorded_start(path), config.method)
+    return Run(*about, status, message, problems=tuple(problems), **tables)
 
 
 def _whole_evaluations(table: Columns, path: Path, problems: list[str]) -> Columns:
@@ -206,12 +218,13 @@ def read_table(path: Path, needed: Sequence[str], problems: list[str]) -> Column
 def differences(run: Run) -> list[str]:
     """Return the preset and the settings of learning that are not the method's defaults, as words.
 
-    The seed is not among them, nor how far the run goes and what it records.
+    What it took over from another run is among them; the seed is not, nor how far the run goes and what it records.
     """
     config = run.config
     standard = defaults(config.env, config.method, config.preset, run.task)
     words = [] if config.preset == "paper" else [f"preset={config.preset}"]
     words += ["eval_episodes=0"] if run.options.eval_episodes == 0 else []  # its returns are of training episodes
+    words += [] if run.start is None else [f"start_with={','.join(run.start.parts)}"]
     ours = Settings(config, standard.run)
     return words + [f"{name}={get(ours, name)}" for name in different(ours, standard) if name != "seed"]
 

@@ -12,6 +12,7 @@ from pdml.core.errors import UserError
 from pdml.core.version import package_version
 from pdml.reporting import sections
 from pdml.reporting.read import Run
+from pdml.reporting.run_table import runs_table
 from pdml.reporting.sections import HEAT_BYTES, Picture, Section, heat_bytes, joined
 from pdml.reporting.style import lines
 
@@ -100,7 +101,9 @@ def _environment(runs: Sequence[Run], pictures: Mapping[Path, Picture | str], ro
     """
     env = runs[0].config.env
     panels = joined(
-        [sections.return_panel(env, runs), sections.error_panels(env, runs)], '<div class="panels">', "</div>\n"
+        [sections.return_panel(env, runs), sections.error_panels(env, runs), sections.prior_panel(env, runs)],
+        '<div class="panels">',
+        "</div>\n",
     )
     whole = joined(
         [
@@ -111,7 +114,7 @@ def _environment(runs: Sequence[Run], pictures: Mapping[Path, Picture | str], ro
             sections.pictures_of(runs, pictures),
             sections.time_table(runs),
             sections.differences_table(runs),
-            sections.runs_table(runs),
+            runs_table(runs),
         ],
         before=f'<h2 id="{escape(env)}">{escape(env)}</h2>\n',
     )

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from pdml.config.methods import BASELINE, METHODS
 from pdml.core.errors import UserError
-from pdml.core.evaluation_counts import EvaluationCounts
 from pdml.core.stopwatch import PHASES
 from pdml.reporting import model_errors, published, summary
 from pdml.reporting.blocks import block_files, weight_history
 from pdml.reporting.curves import last_step_shown, learning_curves, progress_curves
-from pdml.reporting.read import KeptBest, Row, Run, differences, groups, kept_best, name, returns
+from pdml.reporting.read import PRIOR_SHARE, Row, Run, differences, groups, name
 from pdml.reporting.style import STEPS_TEXT
 
 HEAT_BYTES = 4_000_000
@@ -113,7 +112,7 @@ def badge(status: str, text: str) -> str:
     return f'<span class="status-{status}">{escape(text)}</span>'
 
 
-def _table(caption: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def table_html(caption: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a table of cells that are html already."""
     heads = "".join(f"<th>{cell}</th>" for cell in head)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
@@ -123,7 +122,7 @@ def _table(caption: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> 
     )
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
     """Write a number for a table, with about four digits."""
     if not math.isfinite(value):
         return "–"
@@ -140,18 +139,18 @@ def final_table(runs: Sequence[Run]) -> Section:
             escape(row["curve"]),
             str(row["seeds"]),
             f"{row['step']:,}" if row["first_step"] == row["step"] else f"{row['first_step']:,} to {row['step']:,}",
-            _number(row["mean"]),
-            f"{_number(row['low'])} to {_number(row['high'])}" if row["seeds"] > 1 else "–",
-            _number(row["last_five"]),
+            number_text(row["mean"]),
+            f"{number_text(row['low'])} to {number_text(row['high'])}" if row["seeds"] > 1 else "–",
+            number_text(row["last_five"]),
             *([escape(reached[row["curve"]])] if reached else []),
             _last_point(row),
         )
         for row in found.rows
     ]
-    first = [] if goal is None else [f"first step at {_number(goal)}, by seed"]
+    first = [] if goal is None else [f"first step at {number_text(goal)}, by seed"]
     head = ("method", "seeds", "at step", "return", "95 % interval", "mean of the last five", *first)
     return Section(
-        _table("Last evaluation, mean over seeds", (*head, "last published point"), rows), notes=tuple(found.notes)
+        table_html("Last evaluation, mean over seeds", (*head, "last published point"), rows), notes=tuple(found.notes)
     )
 
 
@@ -168,7 +167,7 @@ def _last_point(row: Row) -> str:
     if row["paper"] is None:
         return "–"
     whose = "" if row["paper_label"] == "paper" else f" ({row['paper_label']})"
-    return f"{_number(row['paper'])} at {row['paper_step'] / 1000:.0f}k{escape(whose)}"
+    return f"{number_text(row['paper'])} at {row['paper_step'] / 1000:.0f}k{escape(whose)}"
 
 
 def _panel(panel: Row, title: str, text: str, notes: Iterable[str] = ()) -> Section:
@@ -263,6 +262,19 @@ def _compounding_panel(env: str, runs: Sequence[Run], panel: Row) -> Section:
     return _panel(depth | {"series": _series(found.rows, "depth")}, "Compounding model error", text, found.notes)
 
 
+def prior_panel(env: str, runs: Sequence[Run]) -> Section:
+    """Return how much transitions from before the runs still count, if any run has them."""
+    rows = progress_curves([run for run in runs if run.has_prior], PRIOR_SHARE)
+    if not rows:
+        return Section()
+    panel = {"id": f"{env}/prior", "kind": "curves", "x": STEPS_TEXT, "y": "share of the weight", "log": False}
+    text = (
+        "Share of the sampling weight on transitions from before the run: another run's, or prior data. Without "
+        "weights it is their share of all transitions."
+    )
+    return _panel(panel | {"series": _series(rows, "step"), "reference": []}, "Weight of prior transitions", text)
+
+
 def heat_bytes(section: Section) -> int:
     """Return the room that the heat maps of a section take."""
     return sum(len(json.dumps(panel)) for panel in section.panels if panel["kind"] == "heat")
@@ -326,12 +338,14 @@ def time_table(runs: Sequence[Run]) -> Section:
         spent = {phase: sum(float(run.timing[phase][-1]) for run in timed if phase in run.timing) for phase in PHASES}
         total = sum(float(run.timing["seconds"][-1]) for run in timed)
         shares = [f"{100 * seconds / total:.0f} %" if seconds else "–" for seconds in spent.values()]
-        rows.append((escape(row["curve"]), _number(row["hours_per_100k_mean"]), _number(row["times_mbpo"]), *shares))
+        rows.append(
+            (escape(row["curve"]), number_text(row["hours_per_100k_mean"]), number_text(row["times_mbpo"]), *shares)
+        )
     if not rows:
         return Section()
     head = ("method", "hours per 100k steps", f"times {METHODS[BASELINE].paper_name}", *PHASES)
     caption = "Training time: hours without evaluation and diagnosis; phases as shares of the wall-clock time"
-    return Section(_table(caption, head, rows), notes=tuple(found.notes))
+    return Section(table_html(caption, head, rows), notes=tuple(found.notes))
 
 
 def differences_table(runs: Sequence[Run]) -> Section:
@@ -340,61 +354,5 @@ def differences_table(runs: Sequence[Run]) -> Section:
         (escape(curve), escape(", ".join(differences(group[0])) or "none")) for curve, group in groups(runs).items()
     ]
     caption = "Settings that differ from the defaults of method and environment"
-    table = _table(caption, ("method", "differences"), rows)
+    table = table_html(caption, ("method", "differences"), rows)
     return Section(f"<details><summary>Settings</summary>{table}</details>")
-
-
-def runs_table(runs: Sequence[Run]) -> Section:
-    """Return the table of runs, open if one of them is not done."""
-    rows = []
-    problems: list[str] = []
-    for run in runs:
-        reached = max(
-            (int(t["step"][-1]) for t in (run.progress, run.evaluations) if len(t.get("step", ()))), default=0
-        )
-        rows.append(
-            (
-                escape(run.label),
-                str(run.config.seed),
-                badge(run.status, run.status) + (f" {escape(run.message)}" if run.message else ""),
-                f"{reached:,} of {run.options.steps:,}",
-                _last_evaluation(run),
-                _best_evaluation(kept_best(run, problems)),
-                _low_share(run),
-                f"<code>{escape(run.path.as_posix())}</code>",
-            )
-        )
-    opened = " open" if any(run.status != "done" for run in runs) else ""
-    head = (
-        "method",
-        "seed",
-        "status",
-        "steps",
-        "return of the last policy",
-        "return of the best policy",
-        "evaluations below half of the best so far",
-        "directory",
-    )
-    table = _table("Steps include the warm-up here", head, rows)
-    return Section(f"<details{opened}><summary>Runs</summary>{table}</details>", problems=tuple(problems))
-
-
-def _last_evaluation(run: Run) -> str:
-    """Return the mean return of a run's last evaluation, and its step."""
-    found = returns(run)
-    return f"{_number(found.values[-1])} at {found.steps[-1] + run.config.warmup_steps:,}" if len(found.steps) else "–"
-
-
-def _low_share(run: Run) -> str:
-    """Return the share of evaluations that lost half of what had been learned."""
-    counted = EvaluationCounts()
-    for value in returns(run).values:
-        counted = counted.after(float(value))
-    return f"{counted.low} of {counted.total}" if counted.total else "–"
-
-
-def _best_evaluation(best: KeptBest | None) -> str:
-    """Return the mean return of the evaluation of the best policy, its step, and the mean that it was judged by."""
-    if best is None:
-        return "–"
-    return f"{_number(best.own)} at {best.step:,} (mean of {best.over}: {_number(best.mean)})"
