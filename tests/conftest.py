@@ -7,7 +7,7 @@ from pdml.runs.device import cache_dir
 
 # Nearly all of a test's time is XLA compiling a tiny program. Without LLVM's optimisation and without XLA's newer code
 # for fused loops that takes a quarter of the time, and the arithmetic is the same but for rounding. Tests that compute
-# more than they compile use the fixture `optimised`; runs/test_jax_build.py and the kill tests compile as users do.
+# more than they compile use the fixture `optimised`; runs/test_jax_build.py and some kill tests compile as users do.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 os.environ["XLA_FLAGS"] = "--xla_cpu_parallel_codegen_split_count=1"
 if version("jaxlib").startswith("0.8."):  # the pinned version; 0.11.2 and later end a process that sets this flag

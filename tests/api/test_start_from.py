@@ -78,7 +78,7 @@ def test_what_is_left_out_is_as_in_a_new_run(part, old, tmp_path):
             assert same_predictions(*predicted)
     state = state_of(agent)
     assert state.prior == (101 if part == "rows" else 0)
-    assert (state.started, state.prior_learned) == (part == "agent", 0)
+    assert (state.warm_started, state.prior_learned) == (part == "agent", 0)
 
 
 def test_the_policy_that_was_taken_over_collects_the_warm_up(old, tmp_path):

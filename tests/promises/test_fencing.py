@@ -21,9 +21,9 @@ LOST = "another process has taken the run over; nothing more was written"
 
 
 def words_of(path):
-    """Return the words that train a tiny run, or resume it."""
+    """Return the words that train a tiny run, or resume it; of SAC, which is quick to start."""
     file = path.with_name(path.name + ".json")
-    file.write_text(to_json(change(tiny_of("pdml"), CHANGES)))
+    file.write_text(to_json(change(tiny_of("sac"), CHANGES)))
     return ["train", "--config", str(file), "--run-dir", str(path), "--threads", "1", "--resume"]
 
 

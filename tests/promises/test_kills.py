@@ -111,15 +111,16 @@ def plans(number, seed):
     return found
 
 
-def pdml(*words, kill=None):
-    """Run a command in a process of its own.
+def pdml(*words, family, kill=None):
+    """Run a command in a process of its own, which keeps all that it compiles: a killed one must not write the cache.
 
-    It compiles as for users (see tests/conftest.py), and keeps all of it: what is killed must not write to the cache.
+    SAC's programs are compiled as for users, and in `make torture` all are; others as in all tests (tests/conftest.py).
     """
     harness = ["-m", "pdml"] if kill is None else [KILLING, "KILL", *kill, "--"]
     line = [sys.executable, *map(str, harness), *map(str, words)]
-    as_users_do = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | as_users_do
+    environment = os.environ | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    if family == "sac" or "PDML_KILLS" in os.environ:
+        environment |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}
     return subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment)
 
 
@@ -143,7 +144,7 @@ def unbroken(tmp_path_factory):
         with (root / f"{family}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (path / "DONE").exists():
-                done = pdml(*words_of(path, family))
+                done = pdml(*words_of(path, family), family=family)
                 assert done.returncode == 0, done.stderr
         return path
 
@@ -165,13 +166,13 @@ def test_a_killed_run_resumes_as_if_nothing_had_happened(plan, unbroken, tmp_pat
     words = words_of(path, plan.family)
     for i, kill in enumerate(plan.kills):
         resumed = ["--resume"] if i else []
-        killed = pdml(*words, *resumed, kill=kill)
+        killed = pdml(*words, *resumed, family=plan.family, kill=kill)
         while (
             killed.returncode == 0 and i == 0 and kill.count > 1
         ):  # it did not come to this point: take an earlier one
             shutil.rmtree(path)
             kill = kill._replace(count=kill.count // 2)
-            killed = pdml(*words, kill=kill)
+            killed = pdml(*words, family=plan.family, kill=kill)
         if killed.returncode == 0 and i:
             break  # it was killed so late that nothing was left to do
         assert killed.returncode == -9, killed.stderr
@@ -179,7 +180,7 @@ def test_a_killed_run_resumes_as_if_nothing_had_happened(plan, unbroken, tmp_pat
         assert not (path / "DONE").exists()
     if not (path / "DONE").exists():
         can_resume = bool(saved_checkpoints(path))
-        done = pdml("resume", path) if can_resume else pdml(*words, "--resume")
+        done = pdml(*(("resume", path) if can_resume else (*words, "--resume")), family=plan.family)
         assert done.returncode == 0, done.stderr
         said = [] if can_resume else ["pdml: it has no checkpoint yet; it starts again"]
         assert lines_of_the_command(done.stderr) == said

@@ -44,7 +44,7 @@ def test_policy_and_model_are_the_same_in_both_families(method):
     take_model(new, arrays)
     assert np.array_equal(acts(old), acts(new))
     assert np.array_equal(predicts(old), predicts(new))
-    assert new.started
+    assert new.warm_started
     if method == "dhmbpo":  # the first update phase gives it the normaliser of the new data
         renewed, _ = parts.recipe.update_phase.begin(new.agent, replace(new.model, normaliser=blank_normaliser(new)))
         assert np.allclose(agent.mode(renewed.actor, OBS), acts(old), atol=1e-5)
@@ -98,6 +98,6 @@ def test_a_checkpoint_from_before_runs_could_start_from_others_is_of_none():
     settings = tiny_of("sac")
     env, _, parts = start(settings)
     arrays, note = saved_state(blank_state(settings, parts, env))
-    del note["started"], note["prior_learned"]
+    del note["warm_started"], note["prior_learned"]
     restored = restored_state(blank_state(settings, parts, env), arrays, note)
-    assert (restored.started, restored.prior_learned) == (False, 0)
+    assert (restored.warm_started, restored.prior_learned) == (False, 0)

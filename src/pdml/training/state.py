@@ -58,7 +58,7 @@ class TrainState:
     """Transitions that were given before the run; they are block 0 then, and the warm-up is block 1."""
     prior_learned: int = 0
     """How many of them the agent had learned from before the run, where it was taken over from another one."""
-    started: bool = False
+    warm_started: bool = False
     """Whether the agent was taken over from another run: it acts in the warm-up too."""
     block_start: int = -1
     """The step at which the newest block was opened, or -1 before learning begins. A block is opened once."""
@@ -123,7 +123,7 @@ def saved_state(state: TrainState) -> tuple[dict[str, np.ndarray], dict[str, Any
         "epoch_updates": state.epoch_updates,
         "prior": state.prior,
         "prior_learned": state.prior_learned,
-        "started": state.started,
+        "warm_started": state.warm_started,
         "opened": state.block_start,
         "episode": {"number": state.episode.number, "total": state.episode.total, "foreign": state.episode.foreign},
         "log": asdict(state.log),
@@ -155,7 +155,7 @@ def restored_state(blank: TrainState, arrays: dict[str, np.ndarray], note: dict[
         epoch_updates=note["epoch_updates"],
         prior=note["prior"],
         prior_learned=note.get("prior_learned", 0),
-        started=note.get("started", False),
+        warm_started=note.get("warm_started", False),
         block_start=note["opened"],
     )
 

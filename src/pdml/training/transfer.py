@@ -25,7 +25,7 @@ def take_agent(state: TrainState, arrays: dict[str, np.ndarray], config: Config)
     agent = fitting_tree(state.agent, arrays, "agent")
     if config.agent.temperature is not None:
         agent = replace(agent, log_alpha=state.agent.log_alpha)
-    state.agent, state.started = agent, True
+    state.agent, state.warm_started = agent, True
 
 
 def take_model(state: TrainState, arrays: dict[str, np.ndarray]) -> None:
