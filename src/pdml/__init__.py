@@ -8,7 +8,9 @@ from pdml.core.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from pdml.api import Agent
+    from pdml.envs.env_check import Finding, check_env
     from pdml.runs.policy import Policy
+    from pdml.sweeps.sweep import Sweep, sweep
     from pdml.views import Callback, Evaluation, Model, Prediction
 
 try:
@@ -16,15 +18,32 @@ try:
 except PackageNotFoundError:  # imported from a source tree that is not installed
     __version__ = "0+unknown"
 
-__all__ = ["Agent", "Callback", "Evaluation", "Model", "Policy", "Prediction", "RunError", "UserError"]
+__all__ = [
+    "Agent",
+    "Callback",
+    "Evaluation",
+    "Finding",
+    "Model",
+    "Policy",
+    "Prediction",
+    "RunError",
+    "Sweep",
+    "UserError",
+    "check_env",
+    "sweep",
+]
 
 _MODULES = {
     "Agent": "api",
     "Callback": "views",
     "Evaluation": "views",
+    "Finding": "envs.env_check",
     "Model": "views",
     "Policy": "runs.policy",
     "Prediction": "views",
+    "Sweep": "sweeps.sweep",
+    "check_env": "envs.env_check",
+    "sweep": "sweeps.sweep",
 }
 """Where public names live. They are imported when asked for: JAX takes a while, and a policy does not need it."""
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pdml.cli import main
-from pdml.envs.env_check import examine_env
+from pdml.envs.env_check import check_env
 from pdml.envs.episode import advance_episode, begin_episode
 from pdml.envs.gym import EnvironmentFault, adapt
 
@@ -142,7 +142,7 @@ def module(tmp_path, monkeypatch):
 
 
 def texts(env_id, kind, **more):
-    return [finding.text for finding in examine_env(env_id, **more) if finding.kind == kind]
+    return [finding.text for finding in check_env(env_id, **more) if finding.kind == kind]
 
 
 def has(sentences, start):

@@ -32,7 +32,7 @@ ALLOWED = {
     "api": BELOW_RUNS | {"runs", "studies", "reporting", "views"},
     "callbacks": {"core", "runs", "api", "views"},
     "cli": BELOW_RUNS | {"runs", "studies", "reporting", "sweeps", "api", "callbacks"},
-    "__init__": {"api", "core", "runs", "views"},
+    "__init__": {"api", "core", "envs", "runs", "sweeps", "views"},
     "__main__": {"cli"},
 }
 """What each package or top-level module may import, beside itself."""

@@ -38,9 +38,9 @@ def _check(options: argparse.Namespace) -> int:
     steps = whole("steps", options.steps)
     prepare()
 
-    from pdml.envs.env_check import examine_env
+    from pdml.envs.env_check import check_env
 
-    findings = examine_env(options.env, steps)
+    findings = check_env(options.env, steps)
     for finding in findings:
         print(f"{finding.kind:8s} {finding.text}")
     problems = sum(finding.kind == "problem" for finding in findings)

@@ -58,16 +58,14 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
 def _sweep(options: argparse.Namespace) -> int:
     from pdml.sweeps.cost import costs, describe_plan, jobs_in_memory, require_disk, require_memory
     from pdml.sweeps.local import run_local
-    from pdml.sweeps.plan import plan, state_of
+    from pdml.sweeps.plan import plan, split_done
     from pdml.sweeps.view import SweepView
 
     cpus, jobs = _cpus_and_jobs(options)
     study = chosen_study(options)
     out = options.out or Path("runs") / study.name
     runs = plan(study, out, cpus)
-    states = [state_of(run) for run in runs]
-    done = [run for run, state in zip(runs, states, strict=True) if state == "done"]
-    left = [run for run, state in zip(runs, states, strict=True) if state != "done"]
+    done, left = split_done(runs)
     if options.on == "ray" and not options.dry_run:
         from pdml.sweeps.on_ray import require_cluster
 

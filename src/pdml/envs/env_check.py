@@ -76,7 +76,7 @@ class SpaceCheck(gymnasium.Wrapper):
         return result
 
 
-def examine_env(env_id: str, steps: int = STEPS, seconds: float = SECONDS) -> list[Finding]:
+def check_env(env_id: str, steps: int = STEPS, seconds: float = SECONDS) -> list[Finding]:
     """Make an environment, take random steps in it, and return all findings; raise if it cannot be made.
 
     Args:

@@ -1,7 +1,7 @@
 """The runs of a study: where each is, its settings, and the command that does it. All is checked before any begins."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -63,6 +63,13 @@ def plan(study: Study, out: Path, cpus: int = 1) -> list[PlannedRun]:
     _require_apart(study, runs)
     _require_directories(out, runs)
     return runs
+
+
+def split_done(runs: Sequence[PlannedRun]) -> tuple[list[PlannedRun], list[PlannedRun]]:
+    """Return the runs that are done, and those that are left; raise if a directory's run has other settings."""
+    states = [state_of(run) for run in runs]
+    done = [run for run, state in zip(runs, states, strict=True) if state == "done"]
+    return done, [run for run, state in zip(runs, states, strict=True) if state != "done"]
 
 
 def state_of(run: PlannedRun) -> str:

@@ -82,6 +82,15 @@ def read_study(name_or_path: str) -> Study:
     return _study(path.stem, _parsed(text, name_or_path), name_or_path)
 
 
+def study_from(name: str, given: Mapping[str, Any]) -> Study:
+    """Return a study from what its file would have, as Python writes it: tuples and ranges are lists too."""
+    data = {key: list(value) if isinstance(value, tuple | range) else value for key, value in given.items()}
+    try:
+        return _checked(name, data)
+    except UserError as error:
+        raise UserError(f"study: {error}") from None
+
+
 def shipped_studies() -> dict[str, Study]:
     """Return the studies that ship with the package, by name: one for each figure and table of the paper."""
     return {name: read_study(name) for name in SHIPPED}

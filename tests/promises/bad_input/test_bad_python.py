@@ -9,7 +9,7 @@ import pytest
 from gymnasium.spaces import Discrete
 from still_point import SPACES, Point, small_agent
 
-from pdml import UserError
+from pdml import UserError, check_env, sweep
 from pdml.api import Agent, Callback
 from pdml.runs.policy import Policy
 
@@ -218,7 +218,24 @@ INPUTS = [
         "which = 'best': 'done/policy.safetensors' is not the directory of a run",
     ),
     (lambda a: Policy.load("arrays.safetensors"), "'arrays.safetensors' is not a policy"),
+    # many runs
+    (lambda a: sweep({**STUDY, "seed": [1]}, "out"), "study: unknown key seed (did you mean seeds?)"),
+    (lambda a: sweep({**STUDY, "methods": ["sack"]}, "out"), "study: method = 'sack': unknown (did you mean sac?)"),
+    (lambda a: sweep({**STUDY, "settings": {"gamma": 1}}, "out"), "study: gamma: unknown setting"),
+    (lambda a: sweep({**STUDY, "settings": {"dynamics.patience": 3}}, "out"), "study = 'out', sac on Hopper-v5: "),
+    (lambda a: sweep({"envs": ["Hopper-v5"]}, "out"), "study: methods: needs at least one"),
+    (lambda a: sweep({**STUDY, "seeds": 3}, "out"), 'study: seeds = 3: must be a range such as "0-7", or a list'),
+    (lambda a: sweep("comparisn", "out"), "study = 'comparisn': unknown (did you mean comparison?)"),
+    (lambda a: sweep(5, "out"), "study = '5': unknown"),
+    (lambda a: sweep(STUDY, None), "out = None: must be a path"),
+    (lambda a: sweep(STUDY, ""), "out = '': must be a path"),
+    (lambda a: sweep(STUDY, "out", jobs=0), "jobs = '0': must be a whole number in [1, "),
+    (lambda a: sweep(STUDY, "out", jobs=1.5), "jobs = '1.5': must be a whole number in [1, "),
+    (lambda a: sweep(STUDY, "out", cpus_per_run=4096), "cpus_per_run = '4096': must be a whole number in [1, "),
+    (lambda a: check_env("Hoper-v5"), "env = 'Hoper-v5': no such environment; did you mean Hopper-v5"),
 ]
+
+STUDY = {"envs": ["Hopper-v5"], "methods": ["sac"]}
 
 
 @pytest.mark.filterwarnings("ignore")
