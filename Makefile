@@ -17,14 +17,14 @@ train: .venv  ## train a policy: make train ENV=Hopper-v5 STEPS=30000
 	code=$$?; if [ -f $(RUN)/config.json ]; then $(BIN)/pdml report $(RUN) --frames --out $(RUN)/report.html; fi; exit $$code
 
 test: .venv  ## everything: format, lint, types, all tests
-	$(BIN)/ruff format --check src tests tools
-	$(BIN)/ruff check src tests tools
+	$(BIN)/ruff format --check src tests tools examples
+	$(BIN)/ruff check src tests tools examples
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/pytest -n 2 --dist worksteal -q $(if $(DURATIONS),--durations=$(DURATIONS))
 
 check: .venv  ## what a contributor runs before a commit: the same without slow tests
-	$(BIN)/ruff format --check src tests tools
-	$(BIN)/ruff check src tests tools
+	$(BIN)/ruff format --check src tests tools examples
+	$(BIN)/ruff check src tests tools examples
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow"
 
@@ -43,8 +43,8 @@ torture: .venv  ## a hundred kills of tiny runs, at other points every time: mak
 	PDML_KILLS=$(KILLS) PDML_KILL_SEED=$(KILL_SEED) $(BIN)/pytest -n 2 --dist worksteal -v tests/promises/test_kills.py -k killed
 
 format: .venv  ## write the code as the formatter wants it
-	$(BIN)/ruff format src tests tools
-	$(BIN)/ruff check --fix src tests tools
+	$(BIN)/ruff format src tests tools examples
+	$(BIN)/ruff check --fix src tests tools examples
 
 docs: .venv  ## the documentation site, docs/_build/index.html
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
