@@ -6,8 +6,8 @@ from importlib.metadata import version
 from pdml.runs.device import cache_dir
 
 # Nearly all of a test's time is XLA compiling a tiny program. Without LLVM's optimisation and without XLA's newer code
-# for fused loops that takes a quarter of the time, and the arithmetic is the same but for rounding. Tests that compute
-# more than they compile use the fixture `optimised`; runs/test_jax_build.py and some kill tests compile as users do.
+# for fused loops that takes a quarter of the time, and the arithmetic is the same but for rounding.
+# runs/test_jax_build.py and some kill tests compile as users do.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 os.environ["XLA_FLAGS"] = "--xla_cpu_parallel_codegen_split_count=1"
 if version("jaxlib").startswith("0.8."):  # the pinned version; 0.11.2 and later end a process that sets this flag
@@ -58,14 +58,6 @@ from pdml.config.schema import Settings
 gc.collect()
 gc.freeze()  # what is imported stays; tracing makes so many objects that looking for garbage takes a quarter of it
 gc.set_threshold(50_000, 20, 10)
-
-
-@pytest.fixture
-def optimised():
-    """Compile with LLVM's optimisation, as users do: worth it for tests that compute more than they compile."""
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture

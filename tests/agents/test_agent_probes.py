@@ -14,6 +14,8 @@ from pdml.agents.redq import redq
 from pdml.agents.sac import sac
 from pdml.config.schema import AgentConfig, Config
 
+pytestmark = pytest.mark.slow
+
 AGENTS = {"sac": sac, "redq": redq, "maper": maper}
 every_agent = pytest.mark.parametrize("kind", AGENTS)
 UPDATES = 1500

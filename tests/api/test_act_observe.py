@@ -25,6 +25,7 @@ class Seeded(Point):
         return super().reset(seed=env_seed(0, Purpose.EPISODE, self.number - 1))
 
 
+@pytest.mark.slow
 def test_acting_and_observing_learns_the_same_as_learn(tmp_path):
     env = Seeded()
     ours = new_agent(tmp_path / "ours", env=SPACES, eval_episodes=0)

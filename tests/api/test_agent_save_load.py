@@ -40,6 +40,7 @@ def test_saving_a_loaded_run_in_place_changes_nothing(tmp_path):
     assert files == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_run_of_the_command_line_is_an_agent_and_the_other_way_round(tmp_path, capsys):
     words = [f"--{name}={shown(value)}" for name, value in TINY.items()]
     words = [word for word in words if not word.startswith(("--ampo", "--vagram", "--steps"))]

@@ -81,6 +81,7 @@ def layers_by_hand(layers, x, eps=None):
     return x
 
 
+@pytest.mark.slow
 def test_networks_are_those_published():
     """The model's norms have eps 1, 0.1 and 0.01, the critics' 1e-5; the policy has none, and never less noise."""
     config, layout = small_config({}), Layout(11, 3)

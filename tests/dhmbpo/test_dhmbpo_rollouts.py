@@ -51,6 +51,7 @@ def by_hand(state, model, obs, noise):
     return np.array(rewards), np.array(logs), s, a
 
 
+@pytest.mark.slow
 def test_the_return_of_a_training_rollout_is_the_one_by_hand():
     state, model = agent_state(alpha=0.3), linear_model()
     obs, noise = jax.random.normal(jax.random.key(9), (ROWS, 2)), noise_for(STEPS + 1)
@@ -70,6 +71,7 @@ def test_the_return_of_a_training_rollout_is_the_one_by_hand():
     np.testing.assert_allclose(float(actor_loss(state, rollout, GAMMA)), -objective.mean(), rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.0, 0.1])
 @pytest.mark.parametrize("frozen", [False, True])
 def test_the_gradient_through_the_model_is_that_of_finite_differences(alpha, frozen):

@@ -25,6 +25,7 @@ from pdml.training.state import add_prior
 from pdml.training.transfer import take_rows
 
 
+@pytest.mark.slow
 def test_update_phases_make_the_updates_and_distribution_rollouts_that_they_plan(monkeypatch):
     made = Counter()
 
@@ -102,6 +103,7 @@ def test_the_first_phase_does_not_move_a_policy_of_another_run_by_its_new_normal
     assert float(rows[0]["agent/renewal_change"]) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_run_has_learned_from_its_last_block_and_reports_the_warm_up(tmp_path):
     settings = change(tiny_of("dhmbpo"), {"steps": 90, "eval_every": 20})
     state = start_run(settings, tmp_path, 1, "test")

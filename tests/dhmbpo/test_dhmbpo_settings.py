@@ -72,6 +72,7 @@ PUBLISHED = {
 """On Hopper [Kubo et al. 2025, its configuration files]."""
 
 
+@pytest.mark.slow
 def test_the_published_profile_is_the_published_one(tmp_path):
     settings = defaults("Hopper-v5", "dhmbpo", "published")
     assert {name: get(settings, name) for name in PUBLISHED} == PUBLISHED

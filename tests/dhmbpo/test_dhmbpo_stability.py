@@ -179,6 +179,7 @@ def small_phase(**changes):
     return agent, run
 
 
+@pytest.mark.slow
 def test_moments_are_kept_from_phase_to_phase_only_where_asked():
     agent, run = small_phase(double__keep_moments=True)
     after, _ = run(agent, 1)

@@ -34,6 +34,7 @@ SIZES = {
 }
 
 
+@pytest.mark.slow
 def test_an_update_moves_the_actor_by_the_gradient_of_its_loss_with_the_critics_already_moved():
     """Adam's first step is the sign of the gradient, times the learning rate."""
     config = small_config(SIZES)
@@ -62,6 +63,7 @@ def test_an_update_moves_the_actor_by_the_gradient_of_its_loss_with_the_critics_
     assert float(fixed(state, opts, model, obs, update_key)[0].log_alpha) == float(state.log_alpha)
 
 
+@pytest.mark.slow
 def test_updates_of_the_critics_only_move_them_towards_the_bounded_target_and_nothing_else():
     config = small_config(SIZES | {"double.critic_dropout": 0.0, "agent.tau": 0.1})
     state, model, rate = agent_state(alpha=0.1), linear_model(noise=0.2), config.agent.learning_rate

@@ -10,6 +10,7 @@ from pdml.training.loop import Training, train
 from pdml.weighting.policy_history import actor_from_flat, actor_shape, flat_actor
 
 
+@pytest.mark.slow
 def test_without_weights_the_policy_adapted_learner_is_the_plain_one_bit_for_bit():
     plain, adapted = tiny_of("dhmbpo"), change(tiny_of("pdml-dhmbpo"), {"weigh": "none"})
     (arrays, _), (others, _) = (everything(go(settings)) for settings in (plain, adapted))

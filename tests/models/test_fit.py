@@ -161,6 +161,7 @@ def test_targets_are_standardised_by_the_training_rows_whatever_these_weigh(norm
     assert metrics["model/holdout_error"] == pytest.approx(errors[:2].mean(), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_standardised_targets_are_learned_whatever_their_scale():
     """Root mean squared errors in deviations of the entry: a reward of size 0.001 beside a state of size 100."""
     size = np.array([100.0, 1.0, 1.0, 1e-3, 100.0, 1.0, 1.0])

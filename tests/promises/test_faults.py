@@ -76,6 +76,7 @@ def assert_same(path, healthy):
         assert (path / name).read_bytes() == (healthy / name).read_bytes(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
@@ -162,6 +163,7 @@ def test_an_environment_that_does_not_reproduce_begins_a_new_episode_and_says_so
     assert (path / "DONE").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "method", "quantity"), [("overpays", "sac", "agent/"), ("leaps", "mbpo", "model")])
 def test_what_diverges_is_named_and_the_last_good_state_is_kept(
     fault, method, quantity, healthy, tmp_path, monkeypatch, capsys

@@ -64,6 +64,7 @@ def test_the_arms_with_weights_in_one_place_have_their_complete_seeds_on_hopper(
 PAGES = [ROOT / "README.md", *find_pages([ROOT / "docs", ROOT / "results"])]
 
 
+@pytest.mark.slow
 def test_every_table_and_figure_of_a_page_is_what_the_files_say(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     assert main(["results", "rebuild", "--check", "results", "docs", "README.md"]) == 0, capsys.readouterr().out

@@ -137,6 +137,7 @@ def written(method, path, start=None, **more):
     return {"diagnostics.csv": set(), "blocks": entries} | found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_run_writes_is_what_the_page_explains(method, tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "jit", only_shapes)  # names of columns do not depend on numbers

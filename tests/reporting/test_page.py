@@ -321,6 +321,7 @@ def test_the_page_can_be_pictured(page, tmp_path):
     assert len(picture) > 5000
 
 
+@pytest.mark.slow
 def test_faults_of_a_page_are_seen(tmp_path):
     path = tmp_path / "bad.html"
     path.write_text("""<script>console.warn("careful")</script><script>missing()</script>

@@ -231,6 +231,7 @@ def test_runs_with_other_settings_have_no_points_of_the_paper_and_say_what_diffe
     assert "pdml on Hopper-v5: every run has mixture.rate=0.7" in text
 
 
+@pytest.mark.slow
 def test_twenty_runs_of_125_evaluations_are_quick_and_small(tmp_path):
     for method in ("pdml", "mbpo", "ampo", "vagram"):
         for seed in range(5):

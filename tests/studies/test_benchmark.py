@@ -21,11 +21,13 @@ from pdml.runs.device import cpu_model, device_name
 from pdml.studies import bench_jobs, bench_phases, benchmark
 
 
+@pytest.mark.slow
 def test_gflop_counts_are_those_of_the_design():
     assert bench_phases._sac_update()[0] == pytest.approx(0.57, abs=0.005)
     assert bench_phases._ensemble_step()[0] == pytest.approx(1.37, abs=0.005)
 
 
+@pytest.mark.slow
 def test_gflop_counts_of_dhmbpo_are_those_of_the_lean_update():
     assert bench_phases._standardised_step()[0] == pytest.approx(3.38, abs=0.01)
     assert bench_phases._training_update(critics_only=False)[0] == pytest.approx(3.82, abs=0.01)

@@ -51,6 +51,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_the_archived_model_has_the_error_that_was_diagnosed_at_its_step(trained):
     found = converged_errors(trained, fresh=50, max_epochs=30, patience=30)
     diagnosed = {row["step"]: row for row in rows(trained / "diagnostics.csv")}
@@ -137,6 +138,7 @@ def test_visitation_has_the_steps_of_the_chosen_policies(trained, capsys):
     assert "at = 30: no policy is kept of that step; the nearest is 20" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_video_is_written(trained, renders):
     assert main(["video", str(trained), "--episodes", "2"]) == 0
     found = sorted((trained / "videos").glob("*.mp4"))

@@ -69,9 +69,7 @@ UPDATES = {"redq": 20, "dhmbpo": 4, "pdml-dhmbpo": 4}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_solves_the_probe_through_the_whole_loop(method, request):
-    if "dhmbpo" not in method:
-        request.getfixturevalue("optimised")
+def test_every_method_solves_the_probe_through_the_whole_loop(method):
     changes = CHANGES | {"updates_per_step": UPDATES.get(method, 8)}
     read = {leaf.name for leaf in leaves() if method in leaf.methods}
     settings = change(tiny_of(method), {name: value for name, value in changes.items() if name in read})
