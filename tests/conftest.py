@@ -38,6 +38,7 @@ with install_import_hook("pdml", "beartype.beartype"):
     import pdml.reporting.report
     import pdml.studies.benchmark
     import pdml.studies.converged
+    import pdml.studies.critics
     import pdml.studies.strips
     import pdml.studies.theory_text
     import pdml.studies.tsne

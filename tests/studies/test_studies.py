@@ -4,8 +4,12 @@ import csv
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from itertools import combinations
 
+import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny import tiny_of
@@ -13,15 +17,18 @@ from tiny import tiny_of
 from pdml.cli import main
 from pdml.config.defaults import defaults
 from pdml.config.fields import change
+from pdml.config.methods import METHODS
 from pdml.config.validate import check
 from pdml.core.errors import UserError
+from pdml.core.nets import gaussian
 from pdml.reporting.read import read_all
 from pdml.runs.checkpoint import saved_checkpoints
 from pdml.runs.session import start_run
-from pdml.runs.tensor_file import read_arrays
-from pdml.studies import video
+from pdml.runs.tensor_file import read_arrays, write_arrays
+from pdml.studies import critics, video
 from pdml.studies.converged import converged_errors, with_longer_fits
-from pdml.studies.open_run import opened
+from pdml.studies.critics import fresh_episode
+from pdml.studies.open_run import opened, restored_tree
 from pdml.studies.strips import strips
 from pdml.studies.tsne import kept_policies
 
@@ -73,6 +80,116 @@ def test_a_step_that_is_not_archived_is_refused_with_those_that_are(trained):
         converged_errors(trained, [80])
 
 
+class Steady(gymnasium.Env):
+    """Pays 1 per step; an episode has so many steps, after which it is terminated or truncated."""
+
+    def __init__(self, length, terminates):
+        self.length, self.terminates = length, terminates
+
+    def reset(self, *, seed=None, options=None):
+        self.time = 0
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        ended = self.time == self.length
+        return np.zeros(4, np.float32), 1.0, ended and self.terminates, ended and not self.terminates, {}
+
+
+@pytest.fixture
+def constant(trained, tmp_path):
+    """An archive whose two critics say 3 and 1 everywhere, and whose temperature is almost 0."""
+    arrays, note = read_arrays(trained / "archive" / "step_00000080.safetensors")
+    for entry in arrays:
+        if entry.startswith("agent.critics"):
+            arrays[entry] = np.zeros_like(arrays[entry])
+    for critic, value in enumerate((3.0, 1.0)):
+        arrays[f"agent.critics[{critic}][1].b"][:] = value
+    arrays["agent.log_alpha"] = np.full_like(arrays["agent.log_alpha"], -80.0)
+    write_arrays(tmp_path / "constant.safetensors", arrays, note)
+    return tmp_path / "constant.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("length", "terminates", "expected"),
+    [
+        (3, True, (1.75, 1.5, 1.0)),
+        (8, False, (2 - 2**-7, 2 - 2**-6)),  # 0.5**7 is the first discount below 0.01
+        (6, False, ()),
+    ],
+)
+def test_constant_critics_against_returns_by_hand(trained, constant, length, terminates, expected):
+    with opened(trained) as run:
+        agent = replace(run.config.agent, gamma=0.5)
+        steady = run._replace(env=Steady(length, terminates), config=replace(run.config, agent=agent))
+        row = critics.compare(steady, critics.compiled_critics(run), constant, 20, episodes=2)
+    assert (row["step"], row["steps_after_warmup"], row["episodes"]) == (80, 20, 2)
+    assert (row["states"], row["return_undiscounted"]) == (2 * len(expected), length)
+    names = ("value_mean", "value_min", "return_mean", "bias", "bias_min", "rmse")
+    found = [row[name] for name in names]
+    if expected:
+        mean, error = np.mean(expected), np.sqrt(np.mean(np.square(2.0 - np.array(expected))))
+        np.testing.assert_allclose(found, [2.0, 1.0, mean, 2.0 - mean, 1.0 - mean, error], rtol=1e-6)
+    else:
+        assert np.isnan(found).all()
+    assert np.isnan(row["correlation"])  # the values do not vary
+
+
+def test_a_run_whose_returns_are_all_cut_short_is_refused(trained, monkeypatch):
+    monkeypatch.setattr(critics, "negligible_after", lambda gamma: 10**6)
+    monkeypatch.setattr(critics, "fresh_episode", lambda *args: fresh_episode(*args)._replace(terminated=False))
+    with pytest.raises(UserError, match=r"its episodes are truncated before their discount is small \(1000000 steps"):
+        critics.critic_bias(trained, [20], episodes=1)
+
+
+def test_soft_returns_count_the_entropy_of_all_but_the_first_action():
+    found = critics.soft_returns(np.ones(3), np.array([9.0, -2.0, -4.0]), alpha=0.5, gamma=0.5)
+    np.testing.assert_allclose(found, [1 + 0.5 * (2.5 + 1), 1 + 0.5 * (1 + 2), 1])
+
+
+def test_episodes_of_an_archived_policy_have_the_log_probability_of_their_actions(trained):
+    with opened(trained) as run:
+        arrays, _ = read_arrays(trained / "archive" / "step_00000160.safetensors")
+        state = run.parts.recipe.agent.init(jax.random.key(0))
+        state = restored_tree(state, arrays, "agent", trained)
+        episode = critics.fresh_episode(run, critics.compiled_critics(run), state, 160, number=1)
+        mean, log_std = map(np.asarray, gaussian(state.actor, jnp.asarray(episode.inputs[:, :4])))
+    action = episode.inputs[:, 4:].astype(np.float64)
+    u = np.arctanh(action)
+    normal = -0.5 * np.square((u - mean) / np.exp(log_std)) - log_std - 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(episode.log_prob, (normal - np.log(1 - action**2)).sum(axis=1), atol=1e-2)
+    assert len(np.unique(action)) == len(action) == len(episode.reward)
+
+
+@pytest.mark.parametrize("subset", [1, 2, 4])
+def test_the_minimum_is_averaged_over_the_subsets_of_critics(subset):
+    values = np.random.default_rng(0).normal(size=(4, 5))
+    each = [values[list(chosen)].min(axis=0) for chosen in combinations(range(4), subset)]
+    np.testing.assert_allclose(critics.expected_minimum(values, subset), np.mean(each, axis=0))
+
+
+def test_the_minimum_is_that_of_the_methods_targets():
+    subsets = {name: critics.target_subset(defaults("Hopper-v5", name).learning, 10) for name in METHODS}
+    assert subsets == dict.fromkeys(METHODS, 10) | dict.fromkeys(("redq", "dhmbpo", "pdml-dhmbpo"), 2)
+
+
+def test_critics_are_compared_at_the_archived_steps(trained, capsys):
+    assert main(["analyse", "critics", str(trained), "--episodes", "2"]) == 0
+    found = rows(trained / "analysis" / "critics.csv")
+    assert [(row["step"], row["steps_after_warmup"], row["episodes"]) for row in found] == [
+        ("80", "20", "2"),
+        ("160", "100", "2"),
+    ]
+    for row in found:
+        assert float(row["bias"]) == pytest.approx(float(row["value_mean"]) - float(row["return_mean"]))
+        assert float(row["value_min"]) <= float(row["value_mean"])
+        assert abs(float(row["correlation"])) <= 1
+    (again,) = critics.critic_bias(trained, [100], episodes=2)
+    assert {key: str(value) for key, value in again.items()} == found[1]
+    assert main(["analyse", "critics", str(trained), "--at", "80"]) == 2
+    assert "at = 80: not archived; there are 20, 100" in capsys.readouterr().err
+
+
 def test_every_block_keeps_its_policy_and_archives_keep_the_same(trained):
     with opened(trained) as run:
         known = kept_policies(run)
@@ -109,6 +226,16 @@ def test_dhmbpo_has_at_a_step_the_policy_after_its_update_phase(between_blocks):
             np.testing.assert_array_equal(kept, snapshot)
     np.testing.assert_array_equal(known[80].layers[0].w, last)  # of the block that the run ended in
     assert len({np.asarray(policy.layers[0].w).tobytes() for policy in known.values()}) == 5
+
+
+@pytest.mark.slow
+def test_dhmbpos_critics_are_compared_in_their_own_scale(between_blocks):
+    (row,) = critics.critic_bias(between_blocks, [40], episodes=2)
+    arrays, _ = read_arrays(between_blocks / "archive" / "step_00000100.safetensors")
+    low, high = arrays["agent.bounds"]
+    assert row["states"] > 0
+    assert low - (high - low) < row["value_min"] <= row["value_mean"] < high + (high - low)
+    assert row["bias"] == pytest.approx(row["value_mean"] - row["return_mean"])
 
 
 @pytest.mark.slow

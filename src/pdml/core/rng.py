@@ -42,6 +42,8 @@ class Purpose(IntEnum):
     ENDING_ROWS = 27
     BOOTSTRAP = 28
     EXPLORATION = 29
+    CRITIC_EPISODE = 30
+    CRITIC_ACT = 31
 
 
 def _fold(seed: jax.Array, purpose: jax.Array, step: jax.Array) -> PRNGKeyArray:

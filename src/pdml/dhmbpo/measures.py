@@ -55,9 +55,14 @@ def action_change(before: NormalisedActor, after: NormalisedActor, obs: Float[Ar
     return jnp.abs(mode_action(actor_head, after, obs) - mode_action(actor_head, before, obs)).mean()
 
 
+def negligible_after(gamma: float) -> int:
+    """Return after how many steps the discount is negligible."""
+    return math.ceil(math.log(NEGLIGIBLE) / math.log(gamma)) if gamma > 0.0 else 1
+
+
 def return_steps(gamma: float) -> int:
     """Return how many steps a return is summed over."""
-    return min(LONGEST_RETURN, math.ceil(math.log(NEGLIGIBLE) / math.log(gamma))) if gamma > 0.0 else 1
+    return min(LONGEST_RETURN, negligible_after(gamma))
 
 
 def value_bias(

@@ -1,1 +1,1 @@
-"""What is measured beyond a run: converged models, visitation, theory, speed, videos."""
+"""What is measured beyond a run: converged models, critics, visitation, theory, speed, videos."""

@@ -35,13 +35,7 @@ def converged_errors(
     with opened(path, lambda settings: with_longer_fits(settings, patience, max_epochs)) as run:
         if run.parts.recipe.model is None:
             raise UserError(f"run = '{path}': method '{run.config.method}' has no model")
-        known = run.archives()
-        if not known:
-            raise UserError(f"run = '{path}': nothing archived; train with --archive-at STEPS")
-        for step in steps:
-            if step not in known:
-                raise UserError(f"at = {step}: not archived; there are {', '.join(map(str, known))}")
-        return [_converge(run, known[step], step, fresh) for step in (steps or known)]
+        return [_converge(run, file, step, fresh) for step, file in run.chosen_archives(steps).items()]
 
 
 def with_longer_fits(settings: Settings, patience: int, max_epochs: int) -> Settings:

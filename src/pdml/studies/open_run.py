@@ -1,6 +1,6 @@
 """A run that is opened again for analysis, with its parts compiled and an environment for fresh steps."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +41,16 @@ class OpenRun(NamedTuple):
         """Return the archived states, by steps after warm-up."""
         found = sorted((self.path / "archive").glob("step_*.safetensors"))
         return {self.config.schedule.after_warmup(int(file.stem.removeprefix("step_"))): file for file in found}
+
+    def chosen_archives(self, steps: Sequence[int]) -> dict[int, Path]:
+        """Return the archived states of some steps after warm-up, by default all; raise where there is none."""
+        known = self.archives()
+        if not known:
+            raise UserError(f"run = '{self.path}': nothing archived; train with --archive-at STEPS")
+        for step in steps:
+            if step not in known:
+                raise UserError(f"at = {step}: not archived; there are {', '.join(map(str, known))}")
+        return {step: known[step] for step in (steps or known)}
 
 
 @contextmanager
