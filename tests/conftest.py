@@ -34,6 +34,7 @@ with install_import_hook("pdml", "beartype.beartype"):
     import pdml.api
     import pdml.cli
     import pdml.envs.env_check
+    import pdml.reporting.behaviour_table
     import pdml.reporting.figures
     import pdml.reporting.report
     import pdml.studies.benchmark

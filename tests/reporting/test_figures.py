@@ -27,6 +27,7 @@ OF_ONE_ENVIRONMENT = {
     "ablation",
     "rates",
     "horizons",
+    "behaviour",
 }
 """Figures that show a single environment."""
 

@@ -111,23 +111,33 @@ def _summary_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = "Print a table of runs: the last evaluations of every seed, their mean, and first passages."
     parser.add_argument("paths", metavar="RUN", type=path_named("run"), nargs="+", help="directories of runs")
     parser.add_argument("--goal", metavar="RETURN", help="return to reach (default: 950)")
-    parser.add_argument("--last", metavar="N", default="1", help="evaluations to average per seed (default: 1)")
+    parser.add_argument("--last", metavar="N", help="evaluations to average per seed (default: 1)")
     parser.add_argument("--until", metavar="STEPS", help="as if every run had ended at this real step")
     parser.add_argument("--short", action="store_true", help="means only, beside the published ones")
+    parser.add_argument("--behaviour", action="store_true", help="what may explain the returns, as in the figure")
     parser.set_defaults(run=_summary)
 
 
 def _summary(options: argparse.Namespace) -> int:
+    from pdml.reporting.behaviour_table import behaviour_table
     from pdml.reporting.read import read_all
     from pdml.reporting.seed_table import seed_table, short_table
 
-    until, last = None if options.until is None else whole("until", options.until), whole("last", options.last)
+    until = None if options.until is None else whole("until", options.until)
+    last = 1 if options.last is None else whole("last", options.last)
     goal = 950.0 if options.goal is None else number("goal", options.goal)
     if options.short and options.goal is not None:
         raise UserError("--goal belongs to the table of seeds; the table of --short has no first passages")
+    given = [name for name in ("goal", "last", "until", "short") if getattr(options, name)]
+    if options.behaviour and given:
+        raise UserError(f"--{given[0]} belongs to the tables of returns; the table of --behaviour has none")
     problems: list[str] = []
     runs = read_all(options.paths, problems)
-    print(short_table(runs, last, until) if options.short else seed_table(runs, goal, last, until))
+    if options.behaviour:
+        table = behaviour_table(runs, problems)
+    else:
+        table = short_table(runs, last, until) if options.short else seed_table(runs, goal, last, until)
+    print(table)
     return _name([*problems, *(problem for run in runs for problem in run.problems)])
 
 

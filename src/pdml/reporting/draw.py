@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from pdml.config.methods import BASELINE, Line
 from pdml.reporting.curves import last_step_shown
@@ -21,8 +22,10 @@ MOST_COLUMNS = 4
 """Panels side by side."""
 
 
-def _canvas(width: float = 6.4, height: float = 4.2, panels: int = 1) -> tuple[Figure, list[Axes]]:
-    columns = min(panels, MOST_COLUMNS)
+def _canvas(
+    width: float = 6.4, height: float = 4.2, panels: int = 1, most_columns: int = MOST_COLUMNS
+) -> tuple[Figure, list[Axes]]:
+    columns = min(panels, most_columns)
     levels = -(-panels // columns)
     figure = Figure(figsize=(width * columns, height * levels), layout="constrained")
     axes = list(figure.subplots(levels, columns, squeeze=False).flat)
@@ -245,6 +248,70 @@ def draw_tsne(rows: list[Row]) -> Figure:
         axis.grid(False)
     axes[0].legend(fontsize=8, markerscale=3)
     return figure
+
+
+BEHAVIOUR = {
+    "error": "return beside the model's error",
+    "standing": "evaluation episodes that stand still",
+    "effective": "effective sample size",
+    "kept": "how long a return is kept (hollow: to the end)",
+    "critics": "critics' value minus return",
+}
+"""The panels of `behaviour`, with their titles."""
+
+
+def draw_behaviour(rows: list[Row]) -> Figure:
+    """Draw a panel for each measure that the runs have; a dot is one diagnosis or one return, a line a mean."""
+    panels = [panel for panel in BEHAVIOUR if _of(rows, panel=panel)]
+    figure, axes = _canvas(5.0, 3.8, len(panels), most_columns=3)
+    by_curve = lines(_names(rows))
+    for axis, panel in zip(axes, panels, strict=True):
+        axis.set_title(BEHAVIOUR[panel], fontsize=10)
+        for curve, line in by_curve.items():
+            found = _of(rows, panel=panel, curve=curve)
+            if panel == "error":
+                axis.plot(_values(found, "error"), _values(found, "return"), "o", color=line.color, markersize=4)
+            elif panel == "kept":
+                _draw_kept(axis, found, line.color)
+            else:
+                _band(axis, found, "step", line, curve)
+                axis.lines[-1].set(marker="" if panel == "effective" else "o", markersize=4)
+        _label_behaviour(axis, panel, _of(rows, panel=panel))
+    handles = [
+        Line2D([], [], color=line.color, linestyle=_dashes(line), marker="o", markersize=4, label=curve)
+        for curve, line in by_curve.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9)
+    return figure
+
+
+def _draw_kept(axis: Axes, rows: list[Row], color: str) -> None:
+    """Draw returns and how long they were kept; hollow where the run ended first."""
+    for lost, fill in ((1, color), (0, "white")):
+        found = _of(rows, lost=lost)
+        axis.plot(
+            _values(found, "return"), _values(found, "kept"), "o", color=color, markersize=4, markerfacecolor=fill
+        )
+
+
+def _label_behaviour(axis: Axes, panel: str, rows: list[Row]) -> None:
+    """Name the axes of a panel and set their ranges."""
+    if panel == "error":
+        axis.set(xscale="log", xlabel="one-step error on the current policy (L2)", ylabel="return of the same step")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+    elif panel == "kept":
+        axis.set(xlabel="return", ylabel="steps until below half of it")
+        axis.yaxis.set_major_formatter(EngFormatter(sep=""))
+    else:
+        _label_steps(axis)
+        axis.set_ylabel({"critics": "discounted return"}.get(panel, "share"))
+    if panel == "critics":
+        axis.axhline(0.0, color="#999999", linewidth=0.8)
+        _focus(axis, rows)
+    elif panel in ("standing", "effective"):
+        axis.set_ylim(-0.03, 1.03)
 
 
 def draw_time(rows: list[Row]) -> Figure:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from PIL import Image, UnidentifiedImageError
 
 from pdml.core.errors import UserError
-from pdml.reporting import blocks, curves, draw, model_errors, summary
+from pdml.reporting import behaviour, blocks, curves, draw, model_errors, summary
 from pdml.reporting.read import Row, Run
 from pdml.reporting.rows import Rows, write_rows
 from pdml.reporting.style import ENDINGS
@@ -60,6 +60,7 @@ KINDS: dict[str, FigureKind] = {
     "ablation": FigureKind(lambda runs, _: curves.ablation(runs), draw.draw_curves),
     "rates": FigureKind(lambda runs, _: curves.rates(runs), draw.draw_curves),
     "horizons": FigureKind(lambda runs, _: curves.horizons(runs), draw.draw_curves),
+    "behaviour": FigureKind(lambda runs, _: behaviour.behaviour(runs), draw.draw_behaviour),
     "time": FigureKind(lambda runs, _: summary.training_time(runs), draw.draw_time),
     "thresholds": FigureKind(
         lambda runs, options: summary.steps_to_threshold(runs, options.threshold), draw.draw_thresholds

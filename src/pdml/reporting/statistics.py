@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 
 RESAMPLES = 5000
 
@@ -106,6 +106,28 @@ def last_mean(series: Series, count: int = 5) -> float:
     """Return the mean of the last `count` finite values; NaN if there are fewer."""
     kept = series.values[np.isfinite(series.values)][-count:]
     return float(kept.mean()) if len(kept) == count else np.nan
+
+
+def median_duration(durations: Float[np.ndarray, " n"], ended: Bool[np.ndarray, " n"]) -> float:
+    """Return the median duration by the estimator of Kaplan and Meier; infinity if less than half is known to end.
+
+    Args:
+        ended: Whether the end was seen; else the duration is a lower bound.
+    """
+    surviving = 1.0
+    for duration in np.unique(durations[ended]):
+        surviving *= 1.0 - float((ended & (durations == duration)).sum() / (durations >= duration).sum())
+        if surviving <= 0.5:
+            return float(duration)
+    return np.inf
+
+
+def rank_correlation(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> float:
+    """Return Spearman's correlation; equal values share the mean of their ranks. NaN if either does not vary."""
+    ranks = np.array([np.searchsorted(np.sort(v), v) + np.searchsorted(np.sort(v), v, side="right") for v in (x, y)])
+    if any(len(np.unique(rank)) < 2 for rank in ranks):
+        return np.nan
+    return float(np.asarray(np.corrcoef(ranks))[0, 1])
 
 
 def iqm(scores: Float[np.ndarray, "... n"]) -> Float64[np.ndarray, "..."]:

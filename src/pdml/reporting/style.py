@@ -31,6 +31,7 @@ FIGURES: dict[str, str] = {
     "ablation": "PDML's weights on MBPO or DHMBPO, used for model and starts, for one of them, or not at all",
     "rates": "PDML, on MBPO or DHMBPO, by mixture.rate",
     "horizons": "DHMBPO, with or without PDML's weights, by double.far and double.near",
+    "behaviour": "what may explain returns: model error, standing still, effective size, returns kept, critics",
     "time": "training time relative to MBPO's, here and in the paper",
     "thresholds": "steps until each seed reaches a return",
     "aggregate": "interquartile mean, optimality gap and probability of improvement over tasks",

@@ -308,6 +308,8 @@ COMMANDS = [
     ("summary done --goal high", "goal = 'high': must be a number"),
     ("summary done --last 0", "last = '0': must be a whole number in [1, "),
     ("summary done --until never", "until = 'never': must be a whole number in [1, "),
+    ("summary done --behaviour --goal 5", "--goal belongs to the tables of returns; the table of --behaviour has none"),
+    ("summary done --behaviour --short", "--short belongs to the tables of returns"),
     ("video nowhere", "run = 'nowhere': no run there"),
     ("video done --episodes 1.5", "episodes = '1.5': must be a whole number"),
     ("video done --policy first", "argument --policy: invalid choice: 'first'"),
