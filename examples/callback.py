@@ -34,13 +34,14 @@ class GoodEnough(pdml.Callback):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="balance a pole until it is good enough")
-    parser.add_argument("--steps", type=int, default=6000, help="at most")
+    parser.add_argument("--steps", type=int, default=6000, help="at most so many, and 24 or more")
+    parser.add_argument("--run-dir", default="runs/enough")
     parser.add_argument("--goal", type=float, default=950.0, help="mean return of three evaluations; 1000 is perfect")
     options = parser.parse_args()
     agent = pdml.Agent(
         "InvertedPendulum-v5",
         "sac",  # it has no model, so it is quick; callbacks are the same for all methods
-        run_dir="runs/enough",
+        run_dir=options.run_dir,
         warmup_steps=options.steps // 12,
         model_every=options.steps // 24,  # the length of a block: 250 steps, as by default
         updates_per_step=5,

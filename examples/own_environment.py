@@ -44,7 +44,7 @@ if "Parking-v0" not in gymnasium.registry:  # a script that is also imported by 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="learn to park a cart")
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=1500, help="6 or more")
     steps = parser.parse_args().steps
     print(*(f"{finding.kind}: {finding.text}" for finding in pdml.check_env("own_environment:Parking-v0")), sep="\n")
     agent = pdml.Agent(

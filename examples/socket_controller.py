@@ -42,10 +42,10 @@ parser = argparse.ArgumentParser(description="control the tank of socket_plant.p
 parser.add_argument("--port", type=int, required=True)
 parser.add_argument("--steps", type=int, default=2000, help="in all, those before a restart included")
 options = parser.parse_args()
-agent = pdml.Agent.load(RUN) if RUN.exists() else new_agent(options.steps // 4)
-print(f"from step {agent.steps}")
-try:
-    with socket.create_connection(("127.0.0.1", options.port), timeout=60.0) as plant, plant.makefile("rw") as lines:
+with socket.create_connection(("127.0.0.1", options.port), timeout=60.0) as plant, plant.makefile("rw") as lines:
+    agent = pdml.Agent.load(RUN) if RUN.exists() else new_agent(options.steps // 4)
+    print(f"from step {agent.steps}")
+    try:
         obs = receive(lines)["obs"]
         while agent.steps < options.steps:
             action = agent.act(np.array(obs))  # at the first step of a block this fits the model
@@ -53,7 +53,7 @@ try:
             after = receive(lines)
             agent.observe(np.array(after["obs"]), after["reward"], after["terminated"], after["truncated"])
             obs = receive(lines)["obs"] if after["terminated"] or after["truncated"] else after["obs"]
-finally:
-    agent.save()
-    print(f"to step {agent.steps}; evaluations.csv and policy.safetensors are in {RUN}")
-    agent.close()
+    finally:
+        agent.save()
+        print(f"to step {agent.steps}; evaluations.csv and policy.safetensors are in {RUN}")
+        agent.close()

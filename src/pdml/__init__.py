@@ -48,7 +48,13 @@ _MODULES = {
 """Where public names live. They are imported when asked for: JAX takes a while, and a policy does not need it."""
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__", "data"]
+
+
 def __getattr__(name: str) -> Any:
+    if name == "data":
+        return import_module("pdml.data")
     if name not in _MODULES:
         raise AttributeError(f"module 'pdml' has no attribute '{name}'")
     if name != "Policy":

@@ -93,6 +93,8 @@ class Agent:
         start = chosen_start(start_from, start_with, method)
         count = 0 if rows is None else len(rows)
         begun = None if start is None else read_start(start, settings.learning, spec.spaces, count)
+        for line in () if begun is None else begun.notes:
+            warn(line)
         self._setup(LiveRun.new(settings, spec, rows, begun))
 
     def _setup(self, live: LiveRun) -> None:

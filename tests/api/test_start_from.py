@@ -2,9 +2,11 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_runs import write_run
 from faulty_runs import FAULTY
 from point_env import Point, learned, new_agent, tables
 from run_files import assert_same_files
@@ -14,8 +16,11 @@ from pdml.api import Agent
 from pdml.cli import main
 from pdml.config.fields import leaves
 from pdml.config.parse import shown
+from pdml.config.start_from import StartFrom, StartRecord, require_same_start
 from pdml.core.errors import UserError
-from pdml.core.rng import Purpose, key
+from pdml.core.rng import Purpose, generator, key
+from pdml.reporting.read import read_all
+from pdml.reporting.report import write
 from pdml.runs.checkpoint import saved_checkpoints
 from pdml.runs.tensor_file import read_arrays
 
@@ -90,8 +95,9 @@ def test_the_policy_that_was_taken_over_collects_the_warm_up(old, tmp_path):
     cold = new_agent(tmp_path / "cold").learn(2, progress_bar=False)
     actions = [state_of(one).replay.stored().rows[-2:, 2] for one in (agent, uniform, cold)]
     assert actions[0][0] == expected[0]
-    assert np.array_equal(actions[1], actions[2])
-    assert not np.array_equal(actions[0], actions[2])
+    later = [generator(0, Purpose.WARMUP, 101 + i).uniform(-1.0, 1.0, 1) for i in range(2)]
+    assert np.array_equal(actions[1], np.float32(later).ravel())  # behind those of the old run: no step is taken twice
+    assert not np.isin(actions[1], actions[2]).any()
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +128,26 @@ def test_the_weight_of_the_old_rows_is_reported(windy):
     assert reported[2] == pytest.approx(blocks[2][1])  # as the warm-up, the share of the first policy
 
 
+def test_the_same_run_is_known_from_every_directory(old, tmp_path, monkeypatch):
+    monkeypatch.chdir(old.parent)
+    learned(tmp_path / "run", 1, env=Windy, start_from=old.name).close()
+    other = tmp_path / "elsewhere" / old.name
+    other.mkdir(parents=True)
+    monkeypatch.chdir(other.parent)  # where another run has the same name
+    parts = ("agent", "model", "rows")
+    require_same_start(StartFrom(old, parts), tmp_path / "run")
+    with pytest.raises(UserError, match=rf"its run has start-from = '{old}', not '{old.name}'"):
+        require_same_start(StartFrom(Path(old.name), parts), tmp_path / "run")
+
+
+@pytest.mark.parametrize("damage", [{"parts": [1, 2]}, {"rows": "many"}, {"path": None}, {"more": 1}])
+def test_a_damaged_record_of_the_start_does_not_stop_a_report(damage, tmp_path):
+    path = write_run(tmp_path / "run", returns=(500.0,))
+    good = StartRecord("runs/old", 30000, "Hopper-v5", "mbpo", 3, "0" * 16, ("rows",), 1234)._asdict()
+    (path / "metadata.json").write_text(json.dumps({"start_from": good | damage}))
+    assert write(read_all([path]), tmp_path / "report.html", {}, []) > 0
+
+
 def test_metadata_says_what_a_run_started_from_and_a_copy_keeps_it(windy, old, tmp_path):
     found = json.loads((windy / "metadata.json").read_text())["start_from"]
     assert len(found.pop("config")) == 16
@@ -148,12 +174,13 @@ def test_rows_of_a_run_that_had_prior_rows_come_all_and_others_may_join_them(win
     assert (state_of(agent).prior, state_of(agent).prior_learned) == (230, 222)
 
 
-def test_a_damaged_checkpoint_is_passed_over(old, tmp_path):
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_taken(old, tmp_path):
     shutil.copytree(old, tmp_path / "old")
     newest = saved_checkpoints(tmp_path / "old")[0]
     shutil.copyfile(newest, newest.with_name("step_00000090.safetensors"))
     newest.write_bytes(b"garbage")
-    agent = new_agent(tmp_path / "run", start_from=tmp_path / "old")
+    with pytest.warns(UserWarning, match=rf"{newest.name}' cannot be read .*; the one before it is taken"):
+        agent = new_agent(tmp_path / "run", start_from=tmp_path / "old")
     assert np.array_equal(agent.predict(OBS), Agent.load(old, env=Point).predict(OBS))
 
 
@@ -161,8 +188,8 @@ def test_parts_that_do_not_fit_are_named_with_what_is_left(old, tmp_path):
     for more, sentence in [
         (
             {"agent": {"hidden_sizes": (8,)}},
-            "its agent does not fit this run's (agent.actor[0].w is float32(2, 16), expected float32(2, 8)); leave "
-            "it out: start-with model,rows",
+            "its agent does not fit this run's (agent.actor[0].w is float32(2, 16), expected float32(2, 8)); take "
+            f"its settings too: --config {old}/config.json, or start without its agent: start-with model,rows",
         ),
         ({"method": "maper-mbpo"}, "its agent does not fit this run's (agent.critics"),
         (
@@ -171,9 +198,12 @@ def test_parts_that_do_not_fit_are_named_with_what_is_left(old, tmp_path):
         ),
         (
             {"dynamics": {"target_norm": "delta"}},
-            "its model has dynamics.target_norm = none, this run's delta; leave it out: start-with agent,rows",
+            "its model has dynamics.target_norm = none, this run's delta; start without its model: start-with",
         ),
-        ({"replay_capacity": 120}, "its 101 rows do not fit into replay_capacity = 120; leave it out: start-with"),
+        (
+            {"replay_capacity": 120},
+            "its 101 rows do not fit into replay_capacity = 120; give a larger one, or",
+        ),
         ({"start_with": ["agent", "raws"]}, "start-with = 'raws': unknown (did you mean rows?); allowed: agent, model"),
     ]:
         with pytest.raises(UserError) as caught:

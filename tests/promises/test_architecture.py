@@ -1,6 +1,7 @@
 """The house rules of the source: which package imports which, sizes of modules and functions, one meaning per name."""
 
 import ast
+import runpy
 import subprocess
 import sys
 from collections import defaultdict
@@ -9,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src" / "pdml"
+import pdml
+from pdml.config.methods import METHODS
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "pdml"
 
 BASE = {"core", "config"}
 PARTS = BASE | {"data", "models", "agents", "weighting"}
@@ -113,6 +118,17 @@ def test_settings_and_reports_load_neither_jax_nor_gymnasium():
     code = f"import {', '.join(names)}, sys; print(sorted({unwanted} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_public_names_are_found_without_another_import():
+    code = "import pdml; pdml.data.from_minari; print([name for name in dir(pdml) if getattr(pdml, name) is None])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert set(pdml.__all__) < set(dir(pdml))
+
+
+def test_the_fingerprint_of_learning_has_every_method():
+    assert set(runpy.run_path(str(ROOT / "tools" / "fingerprint.py"))["CASES"]) == set(METHODS)
 
 
 def test_nothing_that_is_read_can_run_code():

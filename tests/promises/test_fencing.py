@@ -1,5 +1,6 @@
 """A process that was frozen, replaced by another and woken up writes nothing more, wherever it was."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -20,16 +21,16 @@ CHANGES = {"checkpoint_every": 25, "archive_at": (80, 120)}
 LOST = "another process has taken the run over; nothing more was written"
 
 
-def words_of(path):
-    """Return the words that train a tiny run, or resume it; of SAC, which is quick to start."""
+def words_of(path, method):
+    """Return the words that train a tiny run, or resume it."""
     file = path.with_name(path.name + ".json")
-    file.write_text(to_json(change(tiny_of("sac"), CHANGES)))
+    file.write_text(to_json(change(tiny_of(method), CHANGES)))
     return ["train", "--config", str(file), "--run-dir", str(path), "--threads", "1", "--resume"]
 
 
-def start(path, *stop):
-    """Start a process that trains a run, and that freezes itself at a point of `killing`."""
-    line = [sys.executable, KILLING, "STOP", *map(str, stop), "--", *words_of(path)]
+def start(path, *stop, method="sac"):
+    """Start a process that trains a run, and that freezes itself at a point of `killing`; SAC is quick to start."""
+    line = [sys.executable, KILLING, "STOP", *map(str, stop), "--", *words_of(path, method)]
     environment = {**os.environ, "PDML_LEASE_SECONDS": str(SECONDS)}
     return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
 
@@ -59,32 +60,39 @@ def state_of_files(path):
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
-    path = tmp_path_factory.mktemp("unbroken") / "run"
-    whole = start(path, "collect", 10**6, 0)
-    assert wake(whole)[0] == 0
-    return path
+    """Return the finished run of a method."""
+
+    @functools.cache
+    def find(method):
+        path = tmp_path_factory.mktemp("unbroken") / "run"
+        assert wake(start(path, "collect", 10**6, 0, method=method))[0] == 0
+        return path
+
+    return find
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("frozen", "next_frozen"),
+    ("method", "frozen", "next_frozen"),
     [
-        (("collect", 190, 0), ("collect", 20, 0)),  # the next begins at 75 and has not come as far
-        (("row", 2, 0), ("save", 1, 0)),
-        (("best", 2, 0), ("policy", 1, 0)),
-        (("unnamed", 5, 0), ("unnamed", 1, 0)),  # both are writing the same file
-        (("named", 5, 0), ("named", 2, 0)),
+        ("pdml", ("fit", 3, 0), ("collect", 20, 0)),  # the next begins at 75 and has not come as far
+        ("sac", ("row", 2, 0), ("save", 1, 0)),
+        ("sac", ("best", 2, 0), ("policy", 1, 0)),
+        ("sac", ("unnamed", 5, 0), ("unnamed", 1, 0)),  # both are writing the same file
+        ("sac", ("named", 5, 0), ("named", 2, 0)),
     ],
-    ids=lambda point: f"{point[0]}{point[1]}",
+    ids=lambda point: point if isinstance(point, str) else f"{point[0]}{point[1]}",
 )
-def test_a_frozen_process_that_was_replaced_writes_nothing_when_it_wakes_up(frozen, next_frozen, unbroken, tmp_path):
+def test_a_frozen_process_that_was_replaced_writes_nothing_when_it_wakes_up(
+    method, frozen, next_frozen, unbroken, tmp_path
+):
     path, processes = tmp_path / "run", []
     try:
-        first = start(path, *frozen)
+        first = start(path, *frozen, method=method)
         processes.append(first)
         wait_until_frozen(first)
         time.sleep(SECONDS)
-        second = start(path, *next_frozen)
+        second = start(path, *next_frozen, method=method)
         processes.append(second)
         wait_until_frozen(second)
         before = state_of_files(path)
@@ -96,7 +104,7 @@ def test_a_frozen_process_that_was_replaced_writes_nothing_when_it_wakes_up(froz
         for process in processes:
             process.kill()
             process.communicate()
-    assert_same_files(path, unbroken)
+    assert_same_files(path, unbroken(method))
     assert not (path / "error.txt").exists()
     assert sorted(file.name for file in (path / "lease").iterdir()) == ["000002.json"]
 
@@ -112,7 +120,7 @@ def test_a_process_that_was_frozen_but_not_replaced_goes_on(unbroken, tmp_path):
     finally:
         process.kill()
         process.communicate()
-    assert_same_files(path, unbroken)
+    assert_same_files(path, unbroken("sac"))
 
 
 @pytest.mark.slow

@@ -114,12 +114,12 @@ def plans(number, seed):
 def pdml(*words, family, kill=None):
     """Run a command in a process of its own, which keeps all that it compiles: a killed one must not write the cache.
 
-    SAC's programs are compiled as for users, and in `make torture` all are; others as in all tests (tests/conftest.py).
+    Programs of one family are compiled as for users, in `make torture` all; others as in all tests (tests/conftest.py).
     """
     harness = ["-m", "pdml"] if kill is None else [KILLING, "KILL", *kill, "--"]
     line = [sys.executable, *map(str, harness), *map(str, words)]
     environment = os.environ | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    if family == "sac" or "PDML_KILLS" in os.environ:
+    if family == "pdml-diagnosed" or "PDML_KILLS" in os.environ:
         environment |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}
     return subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment)
 

@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from pdml.runs.checkpoint import saved_checkpoints
 from pdml.runs.session import LiveRun, resume_run, start_run
 from pdml.runs.tensor_file import read_arrays, write_arrays
 
+OLD_RUN = Path(__file__).parents[1] / "support" / "old_run"
 SMALL = {"checkpoint_every": 25, "eval_episodes": 0, "steps": 120}
 
 
@@ -200,3 +202,23 @@ def test_a_run_that_learns_between_blocks_keeps_the_weights_of_its_last_block(tm
     for path in (tmp_path / "run", tmp_path / "whole"):
         saved_checkpoints(path)[1].unlink()  # of the run that was meant to be shorter
     assert_same_files(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_run_of_an_older_version_is_reported_resumed_and_started_from(tmp_path):
+    """A run of commit 271acd8, before the packages had their present names."""
+    path = tmp_path / "run"
+    shutil.copytree(OLD_RUN, path)
+    assert main(["report", str(path), "--out", str(tmp_path / "report.html"), "--no-frames"]) == 0
+    before = {name: (path / name).read_text() for name in ("evaluations.csv", "timing.csv")}
+    assert main(["resume", str(path), "--steps", "60"]) == 0
+    assert (path / "DONE").exists()
+    for name, text in before.items():
+        after = (path / name).read_text()
+        assert after.startswith(text)
+        assert after.count("\n") == text.count("\n") + 1  # one block more, and one evaluation
+    old = read_arrays(saved_checkpoints(OLD_RUN)[0])[0]
+    new = read_arrays(saved_checkpoints(path)[0])[0]
+    assert {name for name in new if not name.startswith("best.")} == set(old)  # there was no best policy then
+    assert np.array_equal(new["replay.rows"][:50], old["replay.rows"])
+    words = ["train", "--config", str(path / "config.json"), "--steps", "12", "--start-from", str(OLD_RUN)]
+    assert main([*words, "--run-dir", str(tmp_path / "next"), "--threads", "1"]) == 0

@@ -73,7 +73,7 @@ def test_last_returns_beside_the_papers(tmp_path):
     assert rows["pdml"]["mean"] == pytest.approx(np.mean([3200.0, 3100.0, 600.0]))
     assert (rows["mbpo"]["mean"], rows["mbpo"]["seeds"]) == (500.0, 2)
     assert (rows["mbpo"]["first_step"], rows["mbpo"]["step"]) == (3000, 4000)
-    assert rows["pdml"]["paper"] == published.final_return("Hopper-v5", "pdml")
+    assert rows["pdml"]["paper"] == published.curve("Hopper-v5", "pdml").mean[-1]
     assert rows["pdml"]["paper_step"] == 120_000
     assert found.notes == [
         "pdml on Hopper-v5: seeds end at different steps, 2000 to 4000",
@@ -89,7 +89,7 @@ def test_the_mean_of_the_last_five_evaluations(tmp_path):
     rows = {row["curve"]: row for row in summary.final_returns(read.read_all([tmp_path / "double"])).rows}
     assert (rows["dhmbpo"]["mean"], rows["dhmbpo"]["last_five"]) == (3000.0, 2800.0)
     assert math.isnan(rows["dhmbpo double.far=10"]["last_five"])  # of four evaluations
-    last = published.final_return("Hopper-v5", "dhmbpo")
+    last = published.curve("Hopper-v5", "dhmbpo").mean[-1]
     for curve in ("dhmbpo", "pdml-dhmbpo"):
         assert (rows[curve]["paper"], rows[curve]["paper_step"]) == (last, 195_000)
     write_seeds(tmp_path, "pdml", [[1.0, 2.0, 3.0, NAN, 4.0, 5.0, 6.0], [1.0]], steps=7000)

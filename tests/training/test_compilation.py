@@ -43,7 +43,6 @@ def test_every_function_compiles_once_per_run(tiny):
     assert counts == dict.fromkeys(counts, 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", each_method())
 def test_nothing_is_traced_or_compiled_after_the_first_blocks(method, tiny_run):
     compiled = tiny_run(method).compilations

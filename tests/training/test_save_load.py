@@ -13,7 +13,6 @@ from pdml.training.loop import Training, train
 STOPS = {"pdml": SAVED_AT, "maper-mbpo": (100, 113), "pdml-dhmbpo": (100, 113)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", each_method())
 def test_a_resumed_run_equals_an_unbroken_run_bit_for_bit(method, tiny_run):
     run = tiny_run(method)

@@ -24,7 +24,7 @@ class StartRecord(NamedTuple):
     """What metadata.json records, under `start_from`, of the run that a run started from."""
 
     path: str
-    """As it was given."""
+    """Absolute, once it is recorded."""
     step: int
     """Real steps that it had taken."""
     env: str
@@ -35,6 +35,10 @@ class StartRecord(NamedTuple):
     parts: tuple[str, ...]
     rows: int
     """Real transitions taken over; those that were prior to that run are among them."""
+
+    def absolute(self) -> "StartRecord":
+        """Return it with the absolute path, which names the same run from every directory."""
+        return self._replace(path=str(Path(self.path).resolve()))
 
 
 def chosen_start(path: Any, parts: Any, method: str) -> StartFrom | None:
@@ -51,8 +55,8 @@ def chosen_start(path: Any, parts: Any, method: str) -> StartFrom | None:
     if parts is None:
         return StartFrom(path_of("start-from", path), START_PARTS if has_model else ("agent", "rows"))
     words = [word.strip() for word in parts.split(",")] if isinstance(parts, str) else parts
-    if not isinstance(words, list | tuple):
-        raise UserError(f"start-with = {parts!r}: must be words; allowed: {', '.join(START_PARTS)}")
+    if not isinstance(words, list | tuple | set | frozenset):
+        raise UserError(f"start-with = {parts!r}: must be a list of words; allowed: {', '.join(START_PARTS)}")
     found = [word for word in words if word != ""]
     for word in found:
         if word not in START_PARTS:
@@ -71,11 +75,20 @@ def recorded_start(path: Path) -> StartRecord | None:
     found = read_metadata(path).get("start_from")
     if not isinstance(found, dict):
         return None
-    try:
-        record = StartRecord(**found)
-        return record._replace(parts=tuple(record.parts))
-    except TypeError:
+    kinds = {
+        "path": str,
+        "step": int,
+        "env": str,
+        "method": str,
+        "seed": int,
+        "config": str,
+        "parts": list,
+        "rows": int,
+    }
+    if found.keys() != kinds.keys() or not all(isinstance(found[name], kind) for name, kind in kinds.items()):
         return None
+    parts = tuple(part for part in START_PARTS if part in found["parts"])
+    return StartRecord(**found)._replace(parts=parts)
 
 
 def require_same_start(start: StartFrom | None, path: Path) -> None:
@@ -86,7 +99,7 @@ def require_same_start(start: StartFrom | None, path: Path) -> None:
             was, now = "none" if kept is None else f"'{kept.path}'", "none" if start is None else f"'{start.path}'"
             raise UserError(f"run-dir = '{path}': its run has start-from = {was}, not {now}")
         return
-    if Path(kept.path) != start.path and Path(kept.path).resolve() != start.path.resolve():
+    if Path(kept.path) != start.path.resolve():
         raise UserError(f"run-dir = '{path}': its run has start-from = '{kept.path}', not '{start.path}'")
     if kept.parts != start.parts:
         was, now = ",".join(kept.parts), ",".join(start.parts)

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from pdml.config.defaults import defaults
+from pdml.config.parse import whole
 from pdml.config.schema import Settings
 from pdml.config.tasks import is_listed, refuse_versions
 from pdml.core.errors import UserError
@@ -83,6 +84,9 @@ def check_env(env_id: str, steps: int = STEPS, seconds: float = SECONDS) -> list
         steps: Most random steps.
         seconds: Time after which no more steps are taken.
     """
+    if not isinstance(env_id, str):
+        raise UserError(f"env = {env_id!r}: must be the name of an environment, such as 'Hopper-v5' or 'module:Id'")
+    whole("steps", str(steps))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what matters is reported as a finding
         found, settings = _look(env_id)

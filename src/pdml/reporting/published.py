@@ -116,12 +116,6 @@ def rate_curve(env: str, rate: float) -> PaperCurve | None:
     return _paper_curve(env, name, "rate")
 
 
-def final_return(env: str, method: str) -> float | None:
-    """Return the last point of a method's published curve."""
-    found = curve(env, method)
-    return None if found is None else float(found.mean[-1])
-
-
 def training_hours(env: str, method: str) -> float | None:
     """Return the training time that the paper prints for a method."""
     return _entry("training_time", env, METHODS[method].paper_name)

@@ -269,8 +269,8 @@ def prior_panel(env: str, runs: Sequence[Run]) -> Section:
         return Section()
     panel = {"id": f"{env}/prior", "kind": "curves", "x": STEPS_TEXT, "y": "share of the weight", "log": False}
     text = (
-        "Share of the sampling weight on transitions from before the run: another run's, or prior data. Without "
-        "weights it is their share of all transitions."
+        "Share of the sampling weight on transitions from before the run: another run's, or prior data. It is their "
+        "share of all transitions without weights, and before block mixture.first_block."
     )
     return _panel(panel | {"series": _series(rows, "step"), "reference": []}, "Weight of prior transitions", text)
 

@@ -85,7 +85,7 @@ class LiveRun:
         except UserError:
             live.close()
             raise
-        live.start = None if start is None else start.record
+        live.start = None if start is None else start.record.absolute()
         return live
 
     @classmethod
@@ -304,7 +304,7 @@ def start_run(
     needed = resources.estimate(settings, spec.spaces.layout, *prior)
     resources.require(needed, path)
     with closing(LiveRun.new(settings, spec, start=begun)) as live:
-        about = [] if begun is None else [describe_start(begun.record)]
+        about = [] if begun is None else [*begun.notes, describe_start(begun.record)]
         say("\n".join([*about, resources.describe_needs(needed)]))
         with closing(Session.begin(live, path, threads, command)) as session:
             session.learn(live.steps, _watcher(live), heard(session))
@@ -344,6 +344,8 @@ def resume_run(
         if or_begin and not checkpoint.saved_checkpoints(path):
             say("it has no checkpoint yet; it starts again")
             begun = None if start is None else read_start(start, settings.learning, spec.spaces)
+            for line in () if begun is None else begun.notes:
+                say(line)
             return LiveRun.new(settings, spec, start=begun)
         return LiveRun.load(path, settings, spec, say)
 

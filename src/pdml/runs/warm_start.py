@@ -30,6 +30,10 @@ class WarmStart(NamedTuple):
     """Of its agent and its model."""
     rows: Float32[np.ndarray, "n width"]
     """Its real transitions; none where they are left out."""
+    stored: int
+    """How many it has, left out or not."""
+    notes: tuple[str, ...] = ()
+    """What a person should know: checkpoints that could not be read."""
 
     @property
     def learned(self) -> int:
@@ -45,13 +49,15 @@ def read_start(start: StartFrom, config: Config, spaces: Spaces, prior: int = 0)
         spaces: Of the new run.
         prior: Other transitions that are prior to the new run.
     """
+    if start.path.is_file():
+        raise UserError(f"start-from = '{start.path}': is a file; give the directory of the run")
     if not (start.path / "config.json").is_file():
         raise UserError(f"start-from = '{start.path}': no run there (it has no config.json)")
     source = read_run(start.path)[0].learning
     _require_same_spaces(start.path, spaces)
     if "model" in start.parts:
         _require_same_model(start, source, config)
-    arrays, note = _newest(start.path)
+    arrays, note, unread = _newest(start.path)
     if note["opened"] < 0 and start.parts != ("rows",):
         raise UserError(
             f"start-from = '{start.path}': has not begun to learn, it is at step {note['step']} of its warm-up; take "
@@ -64,7 +70,7 @@ def read_start(start: StartFrom, config: Config, spaces: Spaces, prior: int = 0)
     about = (str(start.path), note["step"], source.env, source.method, source.seed)
     record = StartRecord(*about, config=digest, parts=start.parts, rows=len(rows))
     kept = {name: array for name, array in arrays.items() if name.startswith(("agent.", "model."))}
-    return WarmStart(record, kept, rows)
+    return WarmStart(record, kept, rows, len(arrays["replay.rows"]), unread)
 
 
 def take_over(
@@ -80,6 +86,7 @@ def take_over(
         take_rows(state, np.concatenate(found), 0 if start is None else start.learned)
     if start is None:
         return
+    state.warmup_offset = start.stored
     for part in start.record.parts:
         try:
             if part == "agent":
@@ -88,8 +95,9 @@ def take_over(
                 take_model(state, start.arrays)
         except ValueError as error:
             asked = StartFrom(Path(start.record.path), start.record.parts)
+            remedy = _remedies(f"take its settings too: --config {asked.path / 'config.json'}", _without(asked, part))
             raise UserError(
-                f"start-from = '{asked.path}': its {part} does not fit this run's ({error}){_without(asked, part)}"
+                f"start-from = '{asked.path}': its {part} does not fit this run's ({error}){remedy}"
             ) from None
 
 
@@ -99,14 +107,14 @@ def describe_start(record: StartRecord) -> str:
     return f"starts from '{record.path}', {record.method} on {record.env} at step {record.step}: {taken}"
 
 
-def _newest(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays and the note of the newest checkpoint that is not damaged."""
-    found = saved_checkpoints(path)
+def _newest(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any], tuple[str, ...]]:
+    """Return the arrays and the note of the newest checkpoint that is not damaged, and a line for each that is."""
+    found, unread = saved_checkpoints(path), []
     for file in found:
         try:
-            return read_arrays(file)
-        except UserError:
-            continue
+            return (*read_arrays(file), tuple(unread))
+        except UserError as error:
+            unread.append(f"{error}; the one before it is taken")
     what = f"none of its {len(found)} checkpoints is readable" if found else "it has no checkpoint yet"
     raise UserError(f"start-from = '{path}': {what}")
 
@@ -136,29 +144,36 @@ def _require_same_model(start: StartFrom, source: Config, config: Config) -> Non
     """Raise unless the other run has a model whose networks predict the same quantities."""
     if not METHODS[source.method].has_model:
         raise UserError(
-            f"start-from = '{start.path}': its method '{source.method}' has no model{_without(start, 'model')}"
+            f"start-from = '{start.path}': its method '{source.method}' has no model"
+            f"{_remedies(_without(start, 'model'))}"
         )
     its, own = source.dynamics.target_norm, config.dynamics.target_norm
     if its != own:
         raise UserError(
             f"start-from = '{start.path}': its model has dynamics.target_norm = {its}, this run's {own}"
-            f"{_without(start, 'model')}"
+            f"{_remedies(_without(start, 'model'))}"
         )
 
 
 def _require_rows(start: StartFrom, rows: int, prior: int, config: Config) -> None:
     """Raise unless there are transitions to take over, and room for them and two blocks."""
     if rows == 0:
-        raise UserError(f"start-from = '{start.path}': it has no rows yet{_without(start, 'rows')}")
+        raise UserError(f"start-from = '{start.path}': it has no rows yet{_remedies(_without(start, 'rows'))}")
     if rows + prior > config.replay_capacity - 2 * config.model_every:
         more = f" and {prior} of prior" if prior else ""
         raise UserError(
             f"start-from = '{start.path}': its {rows} rows{more} do not fit into replay_capacity = "
-            f"{config.replay_capacity}{_without(start, 'rows')}"
+            f"{config.replay_capacity}{_remedies('give a larger one', _without(start, 'rows'))}"
         )
 
 
 def _without(start: StartFrom, part: str) -> str:
     """Say how to leave a part out, if another one is left."""
     rest = [other for other in start.parts if other != part]
-    return f"; leave it out: start-with {','.join(rest)}" if rest else ""
+    return f"start without its {part}: start-with {','.join(rest)}" if rest else ""
+
+
+def _remedies(*texts: str) -> str:
+    """Return what can be done about a mistake, as the end of a sentence."""
+    found = ", or ".join(text for text in texts if text)
+    return f"; {found}" if found else ""

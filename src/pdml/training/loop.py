@@ -260,7 +260,7 @@ def act(state: TrainState, training: Training) -> Action:
     seed = training.config.seed
     with training.clock("collect"):
         if training.schedule.in_warmup(state.step) and not state.warm_started:
-            rng = generator(seed, Purpose.WARMUP, state.step)
+            rng = generator(seed, Purpose.WARMUP, state.warmup_offset + state.step)
             return rng.uniform(-1.0, 1.0, state.replay.layout.action_size).astype(np.float32)
         if training.config.agent.exploration == "pink":
             noise = pink_noise(seed, state.episode, state.replay.layout.action_size)

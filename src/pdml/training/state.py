@@ -60,6 +60,8 @@ class TrainState:
     """How many of them the agent had learned from before the run, where it was taken over from another one."""
     warm_started: bool = False
     """Whether the agent was taken over from another run: it acts in the warm-up too."""
+    warmup_offset: int = 0
+    """Where its uniform actions begin in their sequence: behind those of the run that it started from."""
     block_start: int = -1
     """The step at which the newest block was opened, or -1 before learning begins. A block is opened once."""
 
@@ -124,6 +126,7 @@ def saved_state(state: TrainState) -> tuple[dict[str, np.ndarray], dict[str, Any
         "prior": state.prior,
         "prior_learned": state.prior_learned,
         "warm_started": state.warm_started,
+        "warmup_offset": state.warmup_offset,
         "opened": state.block_start,
         "episode": {"number": state.episode.number, "total": state.episode.total, "foreign": state.episode.foreign},
         "log": asdict(state.log),
@@ -156,6 +159,7 @@ def restored_state(blank: TrainState, arrays: dict[str, np.ndarray], note: dict[
         prior=note["prior"],
         prior_learned=note.get("prior_learned", 0),
         warm_started=note.get("warm_started", False),
+        warmup_offset=note.get("warmup_offset", 0),
         block_start=note["opened"],
     )
 

@@ -157,7 +157,7 @@ COMMANDS = [
     ("train --start-from", "argument --start-from: expected one argument"),
     ("train --start-from ''", "start-from = '': must be a path"),
     ("train --start-from nowhere", "start-from = 'nowhere': no run there (it has no config.json)"),
-    ("train --start-from file", "start-from = 'file': no run there (it has no config.json)"),
+    ("train --start-from file", "start-from = 'file': is a file; give the directory of the run"),
     ("train --start-from empty", "start-from = 'empty': no run there (it has no config.json)"),
     ("train --start-from notjson", "config = 'notjson/config.json': not a configuration written by this package"),
     ("train --method sac --start-from bare", "start-from = 'bare': it has no checkpoint yet"),
@@ -174,7 +174,7 @@ COMMANDS = [
         "train --method sac --start-from done",
         "start-from = 'done': its agent does not fit this run's (agent.actor[0].w is float32(4, 16), expected",
     ),
-    ("train --start-from done", "its method 'sac' has no model; leave it out: start-with agent,rows"),
+    ("train --start-from done", "its method 'sac' has no model; start without its model: start-with agent,rows"),
     ("train --start-from done --start-with model", "start-from = 'done': its method 'sac' has no model"),
     ("train --method sac --start-from done --start-with model", "start-with = 'model': method 'sac' has no model"),
     (
@@ -186,7 +186,7 @@ COMMANDS = [
     ("train --start-with agent", "start-with: needs start-from, the run to start from"),
     (
         "train --config done/config.json --start-from done --replay-capacity 100",
-        "start-from = 'done': its 80 rows do not fit into replay_capacity = 100; leave it out: start-with agent",
+        "start-from = 'done': its 80 rows do not fit into replay_capacity = 100; give a larger one, or start",
     ),
     ("train --run-dir done --resume --start-from done", "start-from = 'done': is the run of --run-dir itself"),
     ("train --run-dir ./done --start-from done", "start-from = 'done': is the run of --run-dir itself"),

@@ -143,7 +143,7 @@ INPUTS = [
     (lambda a: small_agent(start_from="done"), "start-from = 'done': its observations have size 4 and its actions 1, "),
     (lambda a: small_agent(start_from="python"), "has not begun to learn, it is at step 0 of its warm-up; take its"),
     (lambda a: small_agent(start_from="python", start_with="rows"), "start-from = 'python': it has no rows yet"),
-    (lambda a: small_agent(start_from="python", start_with=5), "start-with = 5: must be words; allowed: agent, model"),
+    (lambda a: small_agent(start_from="python", start_with=5), "start-with = 5: must be a list of words; allowed:"),
     (lambda a: small_agent(start_with=["rows"]), "start-with: needs start-from, the run to start from"),
     (lambda a: small_agent(start_from="python", start_with=[]), "start-with = '': at least one of agent, model, rows"),
     (lambda a: small_agent(start_from="python", start_with=[5]), "start-with = '5': unknown; allowed: agent, model"),
@@ -232,6 +232,8 @@ INPUTS = [
     (lambda a: sweep(STUDY, "out", jobs=0), "jobs = '0': must be a whole number in [1, "),
     (lambda a: sweep(STUDY, "out", jobs=1.5), "jobs = '1.5': must be a whole number in [1, "),
     (lambda a: sweep(STUDY, "out", cpus_per_run=4096), "cpus_per_run = '4096': must be a whole number in [1, "),
+    (lambda a: check_env(lambda: None), "must be the name of an environment, such as 'Hopper-v5' or 'module:Id'"),
+    (lambda a: check_env("Hopper-v5", steps=-3), "steps = '-3': must be a whole number in [1, "),
     (lambda a: check_env("Hoper-v5"), "env = 'Hoper-v5': no such environment; did you mean Hopper-v5"),
 ]
 
