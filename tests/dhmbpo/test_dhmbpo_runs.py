@@ -55,16 +55,22 @@ def test_update_phases_make_the_updates_and_distribution_rollouts_that_they_plan
     assert 0 < int(state.buffer.size) <= len(state.buffer.rows) == state_buffer_rows(config)
 
 
-def test_the_first_update_phase_makes_the_updates_of_the_warm_up_and_of_prior_transitions():
-    settings, pending = tiny_of("dhmbpo"), []
+def watched_phases(settings):
+    """Return an environment and parts whose update phases learn nothing, and the list that they write to."""
     env, layout, parts = start(settings)
+    pending = []
 
     def run(agent, model, buffer, real_states, step, pending_steps):
         pending.append((step, pending_steps))
         return agent, buffer, {}
 
     phase = parts.recipe.update_phase._replace(run=run)
-    parts = parts._replace(recipe=parts.recipe._replace(update_phase=phase))
+    return env, layout, parts._replace(recipe=parts.recipe._replace(update_phase=phase)), pending
+
+
+def test_the_first_update_phase_makes_the_updates_of_the_warm_up_and_of_prior_transitions():
+    settings = tiny_of("dhmbpo")
+    env, layout, parts, pending = watched_phases(settings)
     go(settings, parts)
     assert pending == [(60, 60), *((step, 20) for step in range(80, 161, 20))]
     pending.clear()
@@ -76,15 +82,8 @@ def test_the_first_update_phase_makes_the_updates_of_the_warm_up_and_of_prior_tr
 
 
 def test_what_an_agent_of_another_run_had_learned_from_is_not_learned_again():
-    settings, pending = tiny_of("dhmbpo"), []
-    env, layout, parts = start(settings)
-
-    def run(agent, model, buffer, real_states, step, pending_steps):
-        pending.append((step, pending_steps))
-        return agent, buffer, {}
-
-    phase = parts.recipe.update_phase._replace(run=run)
-    parts = parts._replace(recipe=parts.recipe._replace(update_phase=phase))
+    settings = tiny_of("dhmbpo")
+    env, layout, parts, pending = watched_phases(settings)
     state = blank_state(settings, parts, env)
     take_rows(state, np.random.default_rng(0).random((40, layout.width), np.float32), learned=25)
     short = change(settings, {"warmup_steps": 10, "steps": 11})
