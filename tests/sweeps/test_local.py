@@ -22,10 +22,11 @@ DONE = Outcome(0, "")
 
 @pytest.fixture(autouse=True)
 def heeded():
-    """Let Ctrl-C be heeded: a shell's background jobs ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Let Ctrl-C and the end of a terminal be heeded: a shell's background jobs and nohup ignore them."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGHUP)}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def planned(out, number):
