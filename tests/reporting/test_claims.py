@@ -130,6 +130,27 @@ def test_the_table_has_arms_intervals_and_a_verdict_per_row(judged):
     assert cells[5:] == ["1 [1, 1]", "reproduced", "`pdml train`"]
 
 
+def test_nothing_is_decided_before_all_planned_seeds_are_done(judged):
+    returns = {"pdml": (900.0, 1000.0, 1100.0), "mbpo": (300.0, 400.0, 500.0)}
+    found = judged(returns, theirs=ClaimArm("mbpo", seeds=4))
+    assert (found.verdict, found.settles) == ("open", None)
+    assert found.effect.low > 0  # it would be decided
+    assert "pdml 1000 (3 seeds); mbpo 400 (3 of 4 seeds)" in claims.claims_table([found])
+    assert judged({}, ours=ClaimArm("pdml", seeds=5)).verdict == "open"
+    assert judged({}, theirs=ClaimArm("mbpo", seeds=3)).verdict == "reproduced"
+
+
+def test_a_short_table_has_fewer_columns_and_only_claims_with_runs(judged):
+    returns = {"pdml": (900.0, 1000.0), "mbpo": (300.0, 400.0)}
+    findings = [judged(returns), judged({}, theirs=ClaimArm("sac"), says="no run of it")]
+    head, _, *rows = claims.claims_table(findings, short=True).splitlines()
+    assert head == "|  | the paper says | here, by arm | difference or ratio | verdict |"
+    assert len(rows) == 1
+    assert rows[0].startswith("| C0 | PDML is ahead | pdml 950 (2 seeds); mbpo 350 (2 seeds) | 600 [")
+    assert rows[0].endswith("| reproduced |")
+    assert "no run of it" in claims.claims_table(findings)
+
+
 def test_every_claim_of_the_plan_is_measured():
     known = paper_claims()
     planned = set(re.findall(r"\bC\d+\b", PLAN.read_text()))
@@ -139,6 +160,15 @@ def test_every_claim_of_the_plan_is_measured():
         assert "|" not in one.command  # it stands in a table
         assert one.ours.method in METHODS
         assert one.theirs is None or one.theirs.method in METHODS
+
+
+def test_seeds_that_a_claim_waits_for_are_those_of_the_plan():
+    waits = {(one.number, one.ours.seeds, one.theirs and one.theirs.seeds) for one in paper_claims()}
+    plan = {
+        "C1": (5, None), "C2": (3, None), "C3": (5, 5), "C4": (5, 5), "C6": (5, 3), "C7": (5, 3), "C7*": (5, 5),
+        "C8": (5, 5), "C9": (5, 5), "C10": (5, 3), "C10*": (5, 3), "C11": (5, 2), "C12": (5, None),
+    }  # fmt: skip
+    assert waits == {(number, *seeds) for number, seeds in plan.items()} | {("C4", 5, 3)}
 
 
 def test_the_papers_numbers_are_means_of_its_bins_up_to_the_step():

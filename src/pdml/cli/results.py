@@ -62,10 +62,12 @@ def _collect(options: argparse.Namespace) -> int:
 def _claims_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measure each claim of the paper on the runs below the given directories: a number per seed, an interval over\n"
-        "seeds, and a verdict by the rules of results/PLAN.md. Runs that are too short for a claim do not count for it."
+        "seeds, and a verdict by the rules of results/PLAN.md, once all planned seeds are done. Runs that are too\n"
+        "short for a claim do not count for it."
     )
     parser.add_argument("paths", metavar="RUN", type=path_named("run"), nargs="+", help="directories of runs")
     parser.add_argument("--only", metavar="C1,C3,...", default="", help="claims to print (default: all)")
+    parser.add_argument("--short", action="store_true", help="fewer columns, and only claims that have runs")
     parser.set_defaults(run=_claims)
 
 
@@ -81,7 +83,7 @@ def _claims(options: argparse.Namespace) -> int:
         if word not in numbers:
             raise UserError(f"only = '{word}': no such claim; allowed: {', '.join(numbers)}")
     runs = read_all(options.paths)
-    print(claims_table([judge(claim, runs) for claim in known if claim.number in wanted]))
+    print(claims_table([judge(claim, runs) for claim in known if claim.number in wanted], options.short))
     return 0
 
 

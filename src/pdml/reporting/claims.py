@@ -24,6 +24,8 @@ class ClaimArm(NamedTuple):
     method: str
     env: str = "Hopper-v5"
     settings: tuple[str, ...] = ()
+    seeds: int = 2
+    """Runs that are planned; before all of them are done, nothing is decided."""
 
     @property
     def label(self) -> str:
@@ -72,7 +74,7 @@ class Judged(NamedTuple):
     verdict: str
     """reproduced, contradicted, or open."""
     settles: int | None
-    """For open ones: runs per arm that would settle it at the effect seen, if that can be said."""
+    """For open ones whose planned seeds are done: runs per arm that would settle it at the effect seen, if known."""
 
 
 def mean_return(until: int) -> Measure:
@@ -155,8 +157,9 @@ def judge(claim: Claim, runs: Sequence[Run]) -> Judged:
         effect = _compared(ours, theirs, claim.is_ratio)
         improvement = statistics.probability_of_improvement([side * ours], [side * theirs])
         null = 1.0 if claim.is_ratio else 0.0
-    verdict = _verdict(effect, null, claim.larger, claim.size)
-    settles = _runs_needed(ours, theirs, null, claim) if verdict == "open" else None
+    is_whole = len(ours) >= claim.ours.seeds and (claim.theirs is None or len(theirs) >= claim.theirs.seeds)
+    verdict = _verdict(effect, null, claim.larger, claim.size) if is_whole else "open"
+    settles = _runs_needed(ours, theirs, null, claim) if is_whole and verdict == "open" else None
     return Judged(claim, ours, theirs, effect, improvement, verdict, settles)
 
 
@@ -218,11 +221,17 @@ def _runs_needed(ours: np.ndarray, theirs: np.ndarray, null: float, claim: Claim
     return math.ceil(float((ndtri(0.975) + ndtri(0.8)) ** 2 * variance / effect**2)) + 1
 
 
-def claims_table(findings: Sequence[Judged]) -> str:
-    """Write findings as a Markdown table, a row per claim."""
-    names = ("", "the paper says", "measured", "here, by arm", "difference or ratio", "probability", "verdict", "runs")
+COLUMNS = ("", "the paper says", "measured", "here, by arm", "difference or ratio", "probability", "verdict", "runs")
+SHORT_COLUMNS = ("", "the paper says", "here, by arm", "difference or ratio", "verdict")
+
+
+def claims_table(findings: Sequence[Judged], short: bool = False) -> str:
+    """Write findings as a Markdown table, a row per claim; a short one has fewer columns, and only rows with runs."""
+    names = SHORT_COLUMNS if short else COLUMNS
     lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for found in findings:
+        if short and math.isnan(found.effect.value):
+            continue
         claim = found.claim
         arms = [_arm_text(claim.ours, found.ours)]
         arms += [] if claim.theirs is None else [_arm_text(claim.theirs, found.theirs)]
@@ -237,15 +246,16 @@ def claims_table(findings: Sequence[Judged]) -> str:
             f"{found.verdict}{settled}",
             f"`{claim.command}`",
         )
-        lines.append(f"| {' | '.join(cells)} |")
+        kept = [cell for name, cell in zip(COLUMNS, cells, strict=True) if name in names]
+        lines.append(f"| {' | '.join(kept)} |")
     return "\n".join(lines)
 
 
 def _arm_text(arm: ClaimArm, values: np.ndarray) -> str:
     if not len(values):
         return f"{arm.label}: no run yet"
-    seeds = f"{len(values)} seed{'s' if len(values) > 1 else ''}"
-    return f"{arm.label} {_number(float(values.mean()))} ({seeds})"
+    seeds = f"{len(values)}" if len(values) >= arm.seeds else f"{len(values)} of {arm.seeds}"
+    return f"{arm.label} {_number(float(values.mean()))} ({seeds} seeds)"
 
 
 def _estimate_text(estimate: Estimate) -> str:
