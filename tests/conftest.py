@@ -2,6 +2,7 @@ import functools
 import gc
 import os
 from importlib.metadata import version
+from pathlib import Path
 
 from pdml.runs.device import cache_dir
 
@@ -60,6 +61,23 @@ from pdml.config.schema import Settings
 gc.collect()
 gc.freeze()  # what is imported stays; tracing makes so many objects that looking for garbage takes a quarter of it
 gc.set_threshold(50_000, 20, 10)
+
+
+MAPPINGS = Path("/proc/self/maps")
+MANY_MAPPINGS = 40_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def room_for_programs():
+    """Drop compiled programs between files where there are many.
+
+    Each takes several memory mappings. Linux allows 65530 per process; the next one crashes in XLA.
+    """
+    yield
+    if MAPPINGS.exists() and MAPPINGS.read_bytes().count(b"\n") > MANY_MAPPINGS:
+        pdml.training.methods.wire.cache_clear()
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

@@ -87,6 +87,7 @@ MARKED = {
     "docs/methods/index.md": ["results"],
     "results/Hopper-v5/README.md": ["summary"] * 2 + ["figure"] * 2,
     "results/double-horizon/Hopper-v5/README.md": ["summary"] * 4 + ["figure"],
+    "results/Pusher-v5/README.md": ["summary"] + ["figure"] * 2,
     "results/InvertedPendulum-v5/README.md": ["summary"],
 }
 """The commands of the marks of pages; a page may have more."""
