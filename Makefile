@@ -28,11 +28,10 @@ check: .venv  ## what a contributor runs before a commit: the same without slow 
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow"
 
-test-second:  ## a few fast tests and a tiny training on another interpreter: make test-second SECOND=python3.13
+test-second:  ## the fast tests on another interpreter: make test-second SECOND=python3.13
 	$(SECOND) -m venv --clear .venv-second
-	.venv-second/bin/python -m pip install --quiet --constraint constraints.txt --editable . pytest pytest-timeout hypothesis beartype
-	.venv-second/bin/python -m pytest -q -m "not slow" tests/core tests/data tests/config tests/runs/test_jax_build.py \
-		tests/cli/test_cli.py::test_a_run_leaves_a_complete_directory
+	.venv-second/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	.venv-second/bin/pytest -n 2 --dist worksteal -q -m "not slow"
 
 test-ray: .venv  ## sweeps on a real cluster of two nodes on this machine; installs Ray
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,ray]"
