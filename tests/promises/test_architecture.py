@@ -143,6 +143,20 @@ def test_nothing_that_is_read_can_run_code():
     assert not wrong
 
 
+def test_only_training_writes_the_state_of_training():
+    wrong = [
+        f"{path}:{target.lineno} state.{target.attr}"
+        for path, tree in modules().items()
+        if path.parts[0] != "training" and path != Path("studies/benchmark.py")  # which has no run, and fills one
+        for node in ast.walk(tree)
+        for target in (node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)])
+        if isinstance(target, ast.Attribute)
+        and (isinstance(target.value, ast.Name) and target.value.id == "state")
+        | (isinstance(target.value, ast.Attribute) and target.value.attr == "state")
+    ]
+    assert wrong == []
+
+
 def test_no_module_is_too_long():
     lengths = {path: len((SOURCE / path).read_text().splitlines()) for path in modules()}
     assert {path: length for path, length in lengths.items() if length > MOST_LINES} == {}

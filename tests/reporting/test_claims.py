@@ -26,8 +26,8 @@ def claim(**changes):
         "",
         claims.mean_return(9000),
         "mean",
-        ClaimArm("pdml"),
-        ClaimArm("mbpo"),
+        ClaimArm("pdml", 2),
+        ClaimArm("mbpo", 2),
         True,
         9000,
         "pdml train",
@@ -92,7 +92,7 @@ def test_only_runs_of_the_arm_that_went_far_enough_count(tmp_path):
     write_run(tmp_path / "whole", "pdml", seed=3, returns=(1.0, 2.0, 3.0, 6.0))
     runs = read_all([tmp_path])
     assert judge(claim(), runs).ours.tolist() == [3.0]
-    other = judge(claim(ours=ClaimArm("pdml", settings=("mixture.rate=0.1",))), runs)
+    other = judge(claim(ours=ClaimArm("pdml", 2, settings=("mixture.rate=0.1",))), runs)
     assert len(other.ours) == 1
 
 
@@ -132,17 +132,17 @@ def test_the_table_has_arms_intervals_and_a_verdict_per_row(judged):
 
 def test_nothing_is_decided_before_all_planned_seeds_are_done(judged):
     returns = {"pdml": (900.0, 1000.0, 1100.0), "mbpo": (300.0, 400.0, 500.0)}
-    found = judged(returns, theirs=ClaimArm("mbpo", seeds=4))
+    found = judged(returns, theirs=ClaimArm("mbpo", 4))
     assert (found.verdict, found.settles) == ("open", None)
     assert found.effect.low > 0  # it would be decided
     assert "pdml 1000 (3 seeds); mbpo 400 (3 of 4 seeds)" in claims.claims_table([found])
-    assert judged({}, ours=ClaimArm("pdml", seeds=5)).verdict == "open"
-    assert judged({}, theirs=ClaimArm("mbpo", seeds=3)).verdict == "reproduced"
+    assert judged({}, ours=ClaimArm("pdml", 5)).verdict == "open"
+    assert judged({}, theirs=ClaimArm("mbpo", 3)).verdict == "reproduced"
 
 
 def test_a_short_table_has_fewer_columns_and_only_claims_with_runs(judged):
     returns = {"pdml": (900.0, 1000.0), "mbpo": (300.0, 400.0)}
-    findings = [judged(returns), judged({}, theirs=ClaimArm("sac"), says="no run of it")]
+    findings = [judged(returns), judged({}, theirs=ClaimArm("sac", 2), says="no run of it")]
     head, _, *rows = claims.claims_table(findings, short=True).splitlines()
     assert head == "|  | the paper says | here, by arm | difference or ratio | verdict |"
     assert len(rows) == 1
@@ -174,4 +174,4 @@ def test_seeds_that_a_claim_waits_for_are_those_of_the_plan():
 def test_the_papers_numbers_are_means_of_its_bins_up_to_the_step():
     by_text = {one.says: one.paper for one in paper_claims()}
     assert by_text["PDML's return in steps (20k, 30k] after warm-up is above MBPO's"] == "2761 and 745"
-    assert by_text["PDML is ahead of AMPO"] == "1002 and 618 up to there"
+    assert by_text["PDML is ahead of AMPO on Hopper-v5"] == "1002 and 618 up to step 25000"

@@ -66,8 +66,15 @@ def _claims_parser(parser: argparse.ArgumentParser) -> None:
         "short for a claim do not count for it."
     )
     parser.add_argument("paths", metavar="RUN", type=path_named("run"), nargs="+", help="directories of runs")
-    parser.add_argument("--only", metavar="C1,C3,...", default="", help="claims to print (default: all)")
-    parser.add_argument("--short", action="store_true", help="fewer columns, and only claims that have runs")
+    parser.add_argument(
+        "--only",
+        metavar="C1,C4/mbpo,...",
+        default="",
+        help="claims to print, or of a claim only what is compared with one method (default: all)",
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="fewer columns, and only claims that have runs of all arms"
+    )
     parser.set_defaults(run=_claims)
 
 
@@ -77,13 +84,13 @@ def _claims(options: argparse.Namespace) -> int:
     from pdml.reporting.read import read_all
 
     known = paper_claims()
-    numbers = list(dict.fromkeys(claim.number for claim in known))
-    wanted = [word for word in options.only.split(",") if word] or numbers
-    for word in wanted:
-        if word not in numbers:
-            raise UserError(f"only = '{word}': no such claim; allowed: {', '.join(numbers)}")
+    names = {claim: {claim.number, f"{claim.number}/{claim.theirs.method}" if claim.theirs else ""} for claim in known}
+    allowed = list(dict.fromkeys(name for found in names.values() for name in sorted(found) if name))
+    wanted = {word for word in options.only.split(",") if word} or set(allowed)
+    for word in sorted(wanted.difference(allowed)):
+        raise UserError(f"only = '{word}': no such claim; allowed: {', '.join(allowed)}")
     runs = read_all(options.paths)
-    print(claims_table([judge(claim, runs) for claim in known if claim.number in wanted], options.short))
+    print(claims_table([judge(claim, runs) for claim in known if names[claim] & wanted], options.short))
     return 0
 
 

@@ -1,6 +1,6 @@
 """The paper's claims beside our runs: a measure per seed, an interval over seeds, and a verdict by fixed rules.
 
-The measures and rules are those of `results/PLAN.md`, which was written before the runs.
+The measures and rules are those of `results/PLAN.md`, which was written before the first run and dates later changes.
 """
 
 import math
@@ -22,10 +22,10 @@ class ClaimArm(NamedTuple):
     """Runs that are compared: a method on a task, and the settings in which it differs from its defaults."""
 
     method: str
+    seeds: int
+    """Runs that are planned; before all of them are done, nothing is decided."""
     env: str = "Hopper-v5"
     settings: tuple[str, ...] = ()
-    seeds: int = 2
-    """Runs that are planned; before all of them are done, nothing is decided."""
 
     @property
     def label(self) -> str:
@@ -117,7 +117,7 @@ def diagnosed(title: str, until: int) -> Measure:
 def time_share(phase: str) -> Measure:
     """Return the share of a block's seconds that a phase took, in percent: the median over the blocks of a run.
 
-    The clock of a process that was suspended goes on, so a sum over blocks would not do.
+    The clock keeps running while a process is suspended, so a sum over blocks would be wrong.
     """
 
     def measure(run: Run) -> float:
@@ -226,7 +226,10 @@ SHORT_COLUMNS = ("", "the paper says", "here, by arm", "difference or ratio", "v
 
 
 def claims_table(findings: Sequence[Judged], short: bool = False) -> str:
-    """Write findings as a Markdown table, a row per claim; a short one has fewer columns, and only rows with runs."""
+    """Write findings as a Markdown table, a row per claim.
+
+    A short one has fewer columns, and only claims that have runs of all arms.
+    """
     names = SHORT_COLUMNS if short else COLUMNS
     lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for found in findings:

@@ -19,7 +19,7 @@ from pdml.envs.spaces import Spaces, spaces_from
 from pdml.runs.checkpoint import saved_checkpoints
 from pdml.runs.tensor_file import read_arrays
 from pdml.training.state import TrainState
-from pdml.training.transfer import take_agent, take_model, take_rows
+from pdml.training.transfer import skip_warmup_actions, take_agent, take_model, take_rows
 
 
 class WarmStart(NamedTuple):
@@ -86,7 +86,7 @@ def take_over(
         take_rows(state, np.concatenate(found), 0 if start is None else start.learned)
     if start is None:
         return
-    state.warmup_offset = start.stored
+    skip_warmup_actions(state, start.stored)
     for part in start.record.parts:
         try:
             if part == "agent":

@@ -1,4 +1,4 @@
-"""Parts of another run's state that a new state takes over: its agent, its model."""
+"""Parts of another run's state that a new state takes over: its agent, its model, its real transitions."""
 
 from dataclasses import replace
 from typing import Any
@@ -45,6 +45,11 @@ def take_rows(state: TrainState, rows: Float32[np.ndarray, "n width"], learned: 
     """
     add_prior(state, rows)
     state.prior_learned = learned
+
+
+def skip_warmup_actions(state: TrainState, count: int) -> None:
+    """Let the uniform actions of the warm-up begin behind those that the other run may have taken."""
+    state.warmup_offset = count
 
 
 def fitting_tree(template: Any, arrays: dict[str, np.ndarray], prefix: str, optional: tuple[str, ...] = ()) -> Any:
