@@ -10,22 +10,27 @@ RUN := runs/$(ENV)/$(METHOD)/seed$(SEED)__$(shell date -u +%Y%m%dT%H%M%S)
 KILLS ?= 100
 KILL_SEED := $(or $(KILL_SEED),$(shell date +%s))
 
-.PHONY: train test check test-second test-ray torture format docs dist results
+.PHONY: train test check static tests fast-tests test-second test-ray torture format docs dist results
 
 train: .venv  ## train a policy: make train ENV=Hopper-v5 STEPS=30000
 	@$(BIN)/pdml train --env $(ENV) --method $(METHOD) --seed $(SEED) $(if $(STEPS),--steps $(STEPS)) --run-dir $(RUN); \
 	code=$$?; if [ -f $(RUN)/config.json ]; then $(BIN)/pdml report $(RUN) --frames --out $(RUN)/report.html; fi; exit $$code
 
 test: .venv  ## everything: format, lint, types, all tests
-	$(BIN)/ruff format --check src tests tools examples
-	$(BIN)/ruff check src tests tools examples
-	$(BIN)/basedpyright --pythonpath $(BIN)/python
-	$(BIN)/pytest -n 2 --dist worksteal -q $(if $(DURATIONS),--durations=$(DURATIONS))
+	@$(MAKE) --no-print-directory -j 2 static tests
 
 check: .venv  ## what a contributor runs before a commit: the same without slow tests
+	@$(MAKE) --no-print-directory -j 2 static fast-tests
+
+static: .venv  ## format, lint, types; they take one core for some seconds, so tests run beside them
 	$(BIN)/ruff format --check src tests tools examples
 	$(BIN)/ruff check src tests tools examples
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+tests: .venv
+	$(BIN)/pytest -n 2 --dist worksteal -q $(if $(DURATIONS),--durations=$(DURATIONS))
+
+fast-tests: .venv
 	$(BIN)/pytest -n 2 --dist worksteal -q -m "not slow"
 
 test-second:  ## the fast tests on another interpreter: make test-second SECOND=python3.13

@@ -38,6 +38,7 @@ def test_redq_with_two_critics_and_both_in_the_subset_moves_its_critics_as_sac()
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_actors_of_redq_and_sac_follow_the_mean_and_the_least_of_the_critics():
     rows = pack(batch([0.2, 0.1, 0.0, -0.5], [0.1, 0.5, -0.2, 0.0], 2.0, [0.0, 0.5, -1.0, 3.0], 0.0))[None]
     for build, combine in ((redq, np.mean), (sac, np.min)):
@@ -49,6 +50,7 @@ def test_the_actors_of_redq_and_sac_follow_the_mean_and_the_least_of_the_critics
         assert float(metrics["agent/actor_loss"]) == pytest.approx(-combine(values, axis=0).mean(), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_redq_moves_all_critics_at_each_update_and_the_actor_once_after_the_last():
     agent = redq(redq_config(10, 2), LAYOUT)
     state = agent.init(jax.random.key(0))
@@ -63,6 +65,7 @@ def test_redq_moves_all_critics_at_each_update_and_the_actor_once_after_the_last
     assert set(metrics) == {f"agent/{n}" for n in ("critic_loss", "value", "actor_loss", "entropy", "temperature")}
 
 
+@pytest.mark.slow
 def test_redq_draws_a_random_pair_at_each_update():
     """Only chosen target critics are read: with one that is not a number, the share of spoilt updates is theirs."""
     agent = redq(redq_config(5, 2, learning_rate=1e-12), LAYOUT)

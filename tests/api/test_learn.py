@@ -76,6 +76,7 @@ def half_way(obs, action, next_obs):
     return jnp.abs(next_obs[:, 0]) > 0.5
 
 
+@pytest.mark.slow
 def test_known_termination_and_reward_replace_the_learned_ones(tmp_path):
     reward = lambda obs, action, next_obs: 100.0 + action[:, 0]  # noqa: E731
     agent = learned(tmp_path / "run", 81, termination=half_way, reward=reward)
@@ -137,6 +138,7 @@ class Failing(Point):
         return super().step(action)
 
 
+@pytest.mark.slow
 def test_after_a_failure_the_agent_is_at_its_last_checkpoint_and_learns_on(tmp_path):
     Failing.left = 110
     agent = new_agent(tmp_path / "run", env=Failing, checkpoint_every=50, eval_episodes=0)

@@ -184,6 +184,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_taken(old, tmp_p
     assert np.array_equal(agent.predict(OBS), Agent.load(old, env=Point).predict(OBS))
 
 
+@pytest.mark.slow
 def test_parts_that_do_not_fit_are_named_with_what_is_left(old, tmp_path):
     for more, sentence in [
         (

@@ -61,6 +61,7 @@ def fitted(config, real, seed=0):
     return dynamics, before, after, metrics
 
 
+@pytest.mark.slow
 def test_a_fit_learns_each_entry_by_its_own_scale():
     real = rows_of(600)
     dynamics, before, after, metrics = fitted(fit_config(dynamics__max_epochs=150, dynamics__patience=60), real)
@@ -85,6 +86,7 @@ def test_a_fit_that_gains_nothing_for_certain_keeps_the_old_networks():
     assert not np.array_equal(before.targets.scale, after.targets.scale)
 
 
+@pytest.mark.slow
 def test_a_fit_stops_when_nothing_is_gained_and_the_first_has_more_patience():
     noise = rows_of(300)
     noise.rows[:, 3:6] = np.random.default_rng(1).standard_normal((300, 3))

@@ -26,6 +26,7 @@ def test_the_loss_is_the_weighted_likelihood_by_hand():
         assert float(found) == pytest.approx((np.asarray(bootstrap)[:, k] * row).mean(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_noise_on_rewards_and_dropout_enter_the_loss():
     network, count = linear_model(noise=0.5).network, 20_000
     member, bootstrap, zeros = jax.tree.map(lambda leaf: leaf[0], network), jnp.ones(count), jnp.zeros((count, 3))
@@ -51,6 +52,7 @@ def test_equal_members_differ_by_their_own_noise_alone():
         assert np.array_equal(found[0], found[1]) == alike
 
 
+@pytest.mark.slow
 def test_a_step_of_the_model_is_adams_and_the_decay_of_each_layer():
     config = fit_config(dynamics__weight_decay=(0.1, 0.3), double__noise_decay=0.2, double__reward_noise=0.0)
     dynamics = standardised_model(config, LAYOUT)

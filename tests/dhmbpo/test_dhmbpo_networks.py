@@ -58,6 +58,7 @@ def test_dropout_leaves_its_share_out_and_passes_gradients_where_it_does_not():
     np.testing.assert_allclose(pull(jnp.ones(shape))[0], pull_plain(jnp.ones(shape))[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_networks_in_one_are_the_networks_one_by_one_frozen_or_not():
     keys = jax.random.split(jax.random.key(0), 3)
     networks, eps = [init_he(k, (4, 16, 16, 2), bias=0.5) for k in keys], (1.0, 0.1)

@@ -82,6 +82,7 @@ def test_before_the_first_update_the_networks_stay_as_they_were_initialised():
 # the step of the actor
 
 
+@pytest.mark.slow
 def test_a_gradient_beyond_the_limit_is_scaled_to_it():
     """Compared after two steps, since Adam's first step does not depend on the gradient's length."""
     config = small_config(SIZES | {"double.actor_clip": 0.5})
@@ -133,6 +134,7 @@ def test_the_acting_policy_is_the_average_of_the_trained_one():
 # critics
 
 
+@pytest.mark.slow
 def test_critic_only_updates_have_rollouts_of_their_own_length():
     state, model, found = agent_state(), linear_model(noise=0.2), {}
     for steps in (0, STEPS, 2):
@@ -193,6 +195,7 @@ def test_moments_are_kept_from_phase_to_phase_only_where_asked():
     assert run(plain, 1)[0].moments == ()
 
 
+@pytest.mark.slow
 def test_a_phase_reports_how_far_it_moved_the_policy():
     agent, run = small_phase()
     agent, _ = run(agent, 1)
@@ -207,6 +210,7 @@ def test_a_phase_reports_how_far_it_moved_the_policy():
 # the bias of values
 
 
+@pytest.mark.slow
 def test_the_bias_of_values_is_the_critics_value_minus_the_soft_return_of_the_model():
     """A reward of 2 at every step, and critics whose value is 300."""
     config = small_config(SIZES | {"agent.gamma": 0.9})
@@ -232,6 +236,7 @@ def test_the_bias_of_values_is_the_critics_value_minus_the_soft_return_of_the_mo
     assert return_steps(0.9999) == 1000
 
 
+@pytest.mark.slow
 def test_a_model_that_diverges_in_long_rollouts_does_not_end_a_phase():
     agent, run = small_phase()
     grows = linear_model(targets=Normaliser(jnp.zeros(3), jnp.asarray([1.0, 1e3, 1e3])))
@@ -240,6 +245,7 @@ def test_a_model_that_diverges_in_long_rollouts_does_not_end_a_phase():
     assert np.isfinite(metrics["agent/action_change"])
 
 
+@pytest.mark.slow
 def test_the_bias_counts_the_entropy_of_all_actions_but_the_first():
     config = small_config(SIZES | {"agent.gamma": 0.5})
     model, state = linear_model(), agent_state(alpha=0.5)

@@ -79,6 +79,7 @@ def test_a_fit_leaves_the_weights_near_where_they_were():
         assert np.abs(np.asarray(new) - old).max() <= most
 
 
+@pytest.mark.slow
 def test_early_stopping_restores_each_members_best_weights():
     real = linear_system(400)
     config = replace(SMALL, learning_rate=0.05, patience=2, max_epochs=40)  # so coarse that errors go up again
@@ -101,6 +102,7 @@ def test_fit_stops_when_no_member_improves_for_more_than_the_patience():
     assert (metrics["model/epochs"], metrics["model/capped"]) == (3.0, 1.0)
 
 
+@pytest.mark.slow
 def test_weights_decide_which_rows_are_learned_in_any_order():
     n, rng = 3200, np.random.default_rng(0)
     obs = rng.standard_normal((n, 2))

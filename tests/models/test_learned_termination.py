@@ -114,6 +114,7 @@ def test_calibration_forgets_what_says_nothing_and_keeps_what_is_right():
     assert (slope, log_odds) == pytest.approx((0.6, -4.0), abs=0.1)
 
 
+@pytest.mark.slow
 def test_learns_a_rule_of_thresholds():
     part, state, metrics = fitted(steps(8000, box))
     test = steps(8000, box, seed=1)
@@ -187,6 +188,7 @@ def test_a_single_row_can_be_fitted(ended):
     assert asked(part, state, steps(1, chance)).tolist() == [float(ended)]
 
 
+@pytest.mark.slow
 def test_the_same_address_and_rows_give_the_same_bits():
     real = steps(2000, box)
     _, state, metrics = fitted(real, fits=2)

@@ -102,6 +102,7 @@ def test_rows_carry_the_gradients_at_their_own_next_state_and_plain_error_is_add
     np.testing.assert_allclose(loss.carry(real, state, 149), expected + 1.0, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_vagram_learns_the_entry_that_the_value_depends_on_before_the_other():
     real = linear_system(2000)
     loss = vagram(CONFIG, LAYOUT, value_gradients)._replace(

@@ -107,6 +107,7 @@ def model_of(biases, upper, lower):
     return ModelState(network, (), Normaliser(jnp.zeros((2,)), jnp.ones((2,))), jnp.asarray([0], jnp.int32), ())
 
 
+@pytest.mark.slow
 def test_deterministic_branches_step_by_the_mean_and_the_penalty_is_the_variance_of_all_networks_rewards():
     model = model_of([[reward, 0.25, 0.0, 0.0] for reward in (1.0, 2.0, 6.0)], 0.5, -10.0)  # variances of about 1
     found = {}

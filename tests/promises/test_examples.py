@@ -63,6 +63,7 @@ def test_every_example_is_short():
     assert {name: length for name, length in lengths.items() if length > 60} == {}
 
 
+@pytest.mark.slow
 def test_first_policy_runs_cell_by_cell(place, capsys):
     """All code cells in order, in one namespace; what the cell of parameters sets is made small after it."""
     cells = {}
@@ -88,6 +89,7 @@ def test_first_policy_is_kept_without_outputs_and_without_traces_of_a_machine():
     assert not any(line.startswith(("%", "!")) for cell in CODE for line in cell["source"])
 
 
+@pytest.mark.slow
 def test_own_environment_is_learned_in_and_the_shell_continues(place, capsys, monkeypatch):
     run("own_environment.py", "--steps", "9")
     printed = capsys.readouterr().out
@@ -125,6 +127,7 @@ def connected(port):
         yield ask(), ask
 
 
+@pytest.mark.slow
 def test_socket_plant_ends_episodes_and_outlives_its_controllers():
     with plant("--length", "6") as port:
         with connected(port) as (first, ask):
@@ -144,6 +147,7 @@ def test_socket_plant_ends_episodes_and_outlives_its_controllers():
             assert not answers[3]["truncated"]
 
 
+@pytest.mark.slow
 def test_socket_controller_continues_after_a_restart(place, capsys):
     with plant("--length", "4") as port:
         run("socket_controller.py", "--port", str(port), "--steps", "10")
@@ -158,6 +162,7 @@ def test_socket_controller_continues_after_a_restart(place, capsys):
     assert Policy.load("runs/tank").step == 13
 
 
+@pytest.mark.slow
 def test_callback_writes_blocks_and_stops_a_run_also_from_the_shell(place, monkeypatch):
     found = run("callback.py", "--steps", "24", "--goal", "1")
     assert found["agent"].steps == 5  # the third evaluation after the two steps of the warm-up
@@ -172,6 +177,7 @@ def test_callback_writes_blocks_and_stops_a_run_also_from_the_shell(place, monke
     assert set(column(read_back(place / "runs/shell/evaluations.csv"), "step")) == {3, 4}
 
 
+@pytest.mark.slow
 def test_sweep_plans_two_methods_on_two_seeds(monkeypatch, place):
     asked = []
     monkeypatch.setattr("pdml.sweeps.sweep.sweep", lambda study, out: asked.append(study) or pdml.Sweep((), {}))
@@ -181,6 +187,7 @@ def test_sweep_plans_two_methods_on_two_seeds(monkeypatch, place):
     assert chosen == [("mbpo", 0, 2500), ("sac", 0, 2500), ("mbpo", 1, 2500), ("sac", 1, 2500)]
 
 
+@pytest.mark.slow
 def test_sweep_prints_the_returns_of_its_runs(place, capsys):
     """One run; tests/sweeps/test_sweep_from_python.py has several seeds and their intervals."""
     run("sweep.py", "--steps", "10", "--methods", "sac", "--seeds", "0")

@@ -204,6 +204,7 @@ def test_a_run_that_learns_between_blocks_keeps_the_weights_of_its_last_block(tm
     assert_same_files(tmp_path / "run", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_run_of_an_older_version_is_reported_resumed_and_started_from(tmp_path):
     """A run of commit 271acd8, before the packages had their present names."""
     path = tmp_path / "run"

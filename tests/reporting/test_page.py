@@ -9,7 +9,7 @@ from browser import chromium, open_page
 
 import pdml
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason="no Chromium on this machine")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(chromium() is None, reason="no Chromium on this machine")]
 
 PAGE = Path(pdml.__file__).parent / "reporting" / "page"
 SIZES = [(1200, 900), (360, 740)]
@@ -321,7 +321,6 @@ def test_the_page_can_be_pictured(page, tmp_path):
     assert len(picture) > 5000
 
 
-@pytest.mark.slow
 def test_faults_of_a_page_are_seen(tmp_path):
     path = tmp_path / "bad.html"
     path.write_text("""<script>console.warn("careful")</script><script>missing()</script>

@@ -140,6 +140,7 @@ def test_it_shows_how_steadily_a_policy_learned(tmp_path):
     assert text.count("Stability of the policy") == 1
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_it_opens_in_a_browser_and_methods_can_be_switched_off(report, tmp_path):
     with open_page(report, 1200, 900) as browser:

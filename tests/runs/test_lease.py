@@ -163,6 +163,7 @@ def test_a_lease_that_cannot_be_read_counts_until_it_is_silent(text, tmp_path):
     assert Lease(tmp_path).number == 8
 
 
+@pytest.mark.slow
 def test_the_heartbeat_keeps_a_run(tmp_path, monkeypatch):
     monkeypatch.setenv("PDML_LEASE_SECONDS", "0.6")
     lease = Lease(tmp_path)

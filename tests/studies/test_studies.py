@@ -283,6 +283,7 @@ def test_a_report_shows_the_policy_at_work(trained, renders):
     assert picture[:2] == b"\xff\xd8"
 
 
+@pytest.mark.slow
 def test_without_a_renderer_one_line_says_what_to_install(trained, tmp_path):
     env = os.environ | {"MUJOCO_GL": "osmesa", "PYOPENGL_PLATFORM": "osmesa"}
     words = [sys.executable, "-m", "pdml"]

@@ -97,6 +97,7 @@ def test_a_run_that_fails_is_not_started_again(tmp_path):
     assert starts(tmp_path) == 1
 
 
+@pytest.mark.slow
 def test_a_run_of_another_process_is_waited_for_and_then_started_again(tmp_path):
     code = COUNT + "sys.exit(0 if (run / 'DONE').exists() else 3)"
     timer = threading.Timer(0.3, (tmp_path / "DONE").touch)
@@ -107,6 +108,7 @@ def test_a_run_of_another_process_is_waited_for_and_then_started_again(tmp_path)
     assert starts(tmp_path) == 2  # it does not try again and again
 
 
+@pytest.mark.slow
 def test_a_run_whose_owner_shows_no_sign_of_life_is_tried_again(tmp_path, monkeypatch):
     monkeypatch.setenv("PDML_LEASE_SECONDS", "1")
     (tmp_path / "lease").mkdir()
@@ -245,6 +247,7 @@ def test_what_a_run_has_started_ends_when_the_children_are_ended(tmp_path):
     assert ends(started_by(tmp_path))
 
 
+@pytest.mark.slow
 def test_waiting_for_a_run_costs_next_to_nothing(tmp_path):
     """Below 1 % of the run's time."""
     before = time.process_time()

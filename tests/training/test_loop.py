@@ -105,6 +105,7 @@ def test_time_limits_are_stored_as_terminals_only_on_request(terminates):
     assert np.flatnonzero(rows[:, -1]).tolist() == ([99, 199] if terminates else [])
 
 
+@pytest.mark.slow
 def test_buffers_overwritten_while_an_update_runs_do_not_reach_it(tiny_run):
     run = tiny_run("pdml")
     env = make_env(run.settings.learning.env)
@@ -196,6 +197,7 @@ def throttled_updates(run, throttle):
     return made
 
 
+@pytest.mark.slow
 def test_throttle_gives_the_updates_that_mbpo_pytorch_makes(tiny_run):
     """5000, 10000, 15000 and then all 20000 updates per epoch."""
     for throttle, expected in ((5.0, [5000, 10_000, 15_000, 20_000]), (0.0, [20_000] * 4)):

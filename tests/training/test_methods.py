@@ -26,10 +26,10 @@ def learned(state):
         pytest.param("ampo", {"ampo.first_steps": 0, "ampo.last_steps": 0}, marks=pytest.mark.slow),
         pytest.param("ampo", {"ampo.stop_epoch": -1}, marks=pytest.mark.slow),
         ("pdml", {"weigh": "none"}),
-        ("decay-mbpo", {"weigh": "none"}),
-        ("per-mbpo", {"priority.exponent": 0.0}),
-        ("recall-mbpo", {"priority.share": 1.0}),
-        ("maper-mbpo-model", {"priority.exponent": 0.0}),
+        pytest.param("decay-mbpo", {"weigh": "none"}, marks=pytest.mark.slow),
+        pytest.param("per-mbpo", {"priority.exponent": 0.0}, marks=pytest.mark.slow),
+        pytest.param("recall-mbpo", {"priority.share": 1.0}, marks=pytest.mark.slow),
+        pytest.param("maper-mbpo-model", {"priority.exponent": 0.0}, marks=pytest.mark.slow),
     ],
 )
 def test_a_method_whose_change_is_switched_off_equals_mbpo(method, changes, tiny_run):
