@@ -59,6 +59,7 @@ def test_rows_without_importance_teach_maper_nothing():
         assert np.array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_heads_are_trained_as_often_as_the_model_and_leave_actor_targets_and_the_values_output_alone():
     config = Config(method="maper-mbpo", agent=AgentConfig(hidden_sizes=(32,), learning_rate=3e-3))
     agent = maper(config, LAYOUT)

@@ -27,6 +27,7 @@ def without_noise(state):
     return replace(state, actor=(*state.actor[:-1], Layer(last.w.at[:, 1].set(0.0), last.b.at[1].set(-19.0))))
 
 
+@pytest.mark.slow
 def test_redq_with_two_critics_and_both_in_the_subset_moves_its_critics_as_sac():
     config = redq_config(2, 2, temperature=1e-9)
     rows = pack(batch([0.2, 0.1, 0.0, -0.5], [0.1, 0.5, -0.2, 0.0], 2.0, [0.0, 0.5, -1.0, 3.0], 0.0))[None]

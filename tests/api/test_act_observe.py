@@ -64,6 +64,7 @@ class StopAt95(Callback):
         return agent.steps != 95
 
 
+@pytest.mark.slow
 def test_acting_after_an_unfinished_block_removes_its_row(tmp_path):
     agent = new_agent(tmp_path / "run", eval_episodes=0).learn(100, StopAt95(), progress_bar=False)
     assert steps_of(tmp_path / "run") == [80, 95]

@@ -130,6 +130,7 @@ def test_an_agent_that_was_frozen_and_replaced_is_closed_and_writes_nothing(tmp_
     other.close()
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_termination_and_its_environment(tmp_path):
     new_agent(tmp_path / "run", termination=None).save()
     with pytest.raises(UserError, match="termination: the run has 'learned', not a function"):

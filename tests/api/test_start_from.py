@@ -109,6 +109,7 @@ def windy(old, tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_resumes_exactly_without_the_other_run(windy, old, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(old, moved)
@@ -228,6 +229,7 @@ def train(*words, method="sac"):
     return main(["train", "--env", FAULTY, "--method", method, *settings, *map(str, words)])
 
 
+@pytest.mark.slow
 def test_the_command_starts_once_and_resumes_after_that(tmp_path, capsys):
     old, new, other = tmp_path / "old", tmp_path / "new", tmp_path / "other"
     assert train("--steps", 62, "--run-dir", old) == 0

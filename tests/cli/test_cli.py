@@ -91,6 +91,7 @@ def test_evaluations_list_every_episode(finished):
     assert list(table[0]) == ["step", "episode", "return", "length"]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_files_and_another_seed_others(finished, repeated, tmp_path):
     for name in ("progress.csv", "evaluations.csv"):
         assert (repeated[0] / name).read_bytes() == (finished / name).read_bytes()

@@ -136,6 +136,7 @@ def roll_out(termination, starts, wanted, seed=0):
     return rollouts(agent_state().actor, linear_model(), buffer, starts, np.int32(wanted), jax.random.key(seed))
 
 
+@pytest.mark.slow
 def test_distribution_rollouts_keep_their_start_and_all_states_before_a_termination():
     starts = jnp.asarray(np.arange(4 * ROWS * 2).reshape(4, ROWS, 2) / 100.0, jnp.float32)
     buffer, counts = roll_out(NEVER.termination, starts, wanted=3 * ROWS)

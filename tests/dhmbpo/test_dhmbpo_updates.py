@@ -115,6 +115,7 @@ def test_the_bounds_of_values_are_copied_first_and_follow_slowly_then():
     np.testing.assert_allclose(again.bounds - state.bounds, [3e-4 * 200] * 2, rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_critics_learn_with_dropout():
     found = set()
     for rate in (0.0, 0.5):

@@ -55,6 +55,7 @@ def test_recovers_a_linear_gaussian_system_and_its_noise():
     assert metrics["model/capped"] in (0.0, 1.0)
 
 
+@pytest.mark.slow
 def test_a_fit_starts_from_the_weights_and_the_optimiser_it_is_given():
     real, dynamics = linear_system(600), likelihood_model(Config(dynamics=BRIEF))
     state, first = dynamics.fit(dynamics.init(jax.random.key(0)), real, uniform(real), None, 0)
@@ -129,6 +130,7 @@ def test_normaliser_is_that_of_the_training_rows():
     np.testing.assert_allclose(np.asarray(model.normaliser.scale), [*inputs.std(axis=0)[:2], 1.0], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_targets_of_mean_0_and_deviation_1_are_fitted_the_same_raw_and_standardised():
     real, config = linear_system(500), BRIEF
     training, _ = split_rows(real, config, 0, 0)

@@ -91,6 +91,7 @@ def test_value_gradients_are_those_of_each_critic_with_the_action_held_fixed():
             np.testing.assert_allclose(found[j, :, d], np.asarray(up - down) / 2e-2, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_rows_carry_the_gradients_at_their_own_next_state_and_plain_error_is_added_at_the_start():
     real = linear_system(300)
     agent = sac(CONFIG, LAYOUT)
@@ -152,6 +153,7 @@ def test_a_weighted_holdout_counts_rows_by_their_weights():
         assert metrics["model/holdout_error"] == pytest.approx(errors[:2].mean(), rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("holdout", ["fresh", "fixed"])
 def test_a_fit_is_uniform_when_all_weighted_rows_happen_to_be_held_out(holdout):
     real = linear_system(40)

@@ -49,6 +49,7 @@ def products_in(jaxpr):
     return flop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["all_networks", "critics_only", "distribution_rollouts", "train_epoch"])
 def test_dhmbpo_computes_no_more_products_than_its_mathematics_needs(phase):
     """Gradients of frozen networks, or a second network per row, would each add 5 % and more; layer norms add 1 %."""

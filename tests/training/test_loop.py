@@ -52,6 +52,7 @@ def test_each_block_gets_the_weight_of_the_policy_that_closed_it(method, tiny_ru
             np.testing.assert_allclose(rows, w[block] / w.sum() / (60 if block == 0 else 20), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_epoch_has_four_fits_and_twenty_updates_per_step(tiny_run):
     """The loop at the paper's intervals, with parts that only count what they are asked for."""
     run, asked = tiny_run("pdml"), []
