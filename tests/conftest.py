@@ -71,7 +71,7 @@ MANY_MAPPINGS = 40_000
 def room_for_programs():
     """Drop compiled programs between files where there are many.
 
-    Each takes several memory mappings. Linux allows 65530 per process; the next one crashes in XLA.
+    Each takes several memory mappings, of which Linux allows 65530 per process. XLA has crashed in a process of many.
     """
     yield
     if MAPPINGS.exists() and MAPPINGS.read_bytes().count(b"\n") > MANY_MAPPINGS:
