@@ -121,6 +121,18 @@ def test_a_policy_within_the_bound_follows_its_loss_and_one_beyond_it_comes_back
     assert 0.1 < after < before
 
 
+@pytest.mark.slow
+def test_the_reported_gradient_is_that_before_clipping():
+    state, model, found = agent_state(), linear_model(noise=0.2), {}
+    for limit in (0.0, 1e-3):
+        config = small_config(SIZES | {"double.actor_clip": limit})
+        update = jax.jit(updates(config, LAYOUT, NEVER).all_networks)
+        metrics = update(state, new_optimisers(config, state), model, OBS, jax.random.key(5))[2]
+        found[limit] = float(metrics["agent/actor_gradient"])
+    assert found[1e-3] == pytest.approx(found[0.0], rel=1e-5)
+    assert found[0.0] > 1e-3
+
+
 def test_the_acting_policy_is_the_average_of_the_trained_one():
     config = small_config(SIZES | {"double.actor_average": 0.25})
     state = agent_state()
@@ -154,6 +166,14 @@ def test_bounds_may_include_the_value_of_an_ended_episode(reward, bounds):
     )
     state = update_bounds(replace(agent_state(), bounded=jnp.zeros(())), rollout, config)
     np.testing.assert_allclose(state.bounds, bounds, rtol=1e-3)
+
+
+def test_of_long_rollouts_the_first_near_steps_decide_the_bounds():
+    config = small_config({"double.near": 5})
+    reward, ones = jnp.concatenate([jnp.ones((5, 100)), jnp.full((15, 100), 9.0)]), jnp.ones((21, 100))
+    rollout = TrainingRollout(reward, 0.0 * ones, ones, jnp.zeros((100, 1)), jnp.zeros((100, 2)), jnp.zeros((100, 1)))
+    state = update_bounds(replace(agent_state(), bounded=jnp.zeros(())), rollout, config)
+    np.testing.assert_allclose(state.bounds, [200.0, 200.0], rtol=1e-3)
 
 
 # update phases
@@ -193,6 +213,19 @@ def test_moments_are_kept_from_phase_to_phase_only_where_asked():
     plain, run = small_phase()
     assert plain.moments == ()
     assert run(plain, 1)[0].moments == ()
+
+
+@pytest.mark.slow
+def test_only_a_policy_that_has_collected_a_block_bounds_the_next_one():
+    free, run_free = small_phase()
+    bounded, run_bounded = small_phase(double__kl_bound=1e-9)
+    free, first_free = run_free(free, 1)
+    bounded, first_bounded = run_bounded(bounded, 1)
+    assert first_bounded["agent/divergence"] == pytest.approx(first_free["agent/divergence"], rel=1e-4)
+    assert bounded.collecting == ()  # it is only needed within a phase
+    _, second_free = run_free(free, 2)
+    _, second_bounded = run_bounded(bounded, 2)
+    assert second_bounded["agent/divergence"] < 0.5 * second_free["agent/divergence"]
 
 
 @pytest.mark.slow

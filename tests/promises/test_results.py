@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 
 from pdml.cli import main
+from pdml.config.defaults import defaults
+from pdml.config.fields import different, get, leaves
+from pdml.config.files import read_config, require_same
 from pdml.config.methods import METHODS
 from pdml.reporting.marked_pages import find_marks, find_pages
+from pdml.reporting.paper_claims import paper_claims
 from pdml.reporting.read import differences, read_all, returns
+from pdml.sweeps.plan import env_task, plan
+from pdml.sweeps.study import read_study
 
 ROOT = Path(__file__).parents[2]
 PENDULUM = ROOT / "results" / "InvertedPendulum-v5"
@@ -60,6 +66,46 @@ def test_the_arms_with_weights_in_one_place_have_their_complete_seeds_on_hopper(
         assert len(differences(run)) == 1
         assert (run.status, run.problems) == ("done", ())
         assert json.loads((run.path / "metadata.json").read_text())["modified"] is False
+
+
+SETS = {"A": 15, "B": 12, "C": 10, "D": 21, "F": 6, "G": 8, "trial": 39}
+"""The studies of the plan, and how many runs they have."""
+
+
+def planned_runs(name):
+    return plan(read_study(str(ROOT / "results" / "plan" / f"{name}.toml")), ROOT / "results")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_set_of_the_plan_is_a_study_with_its_runs(name):
+    assert len(planned_runs(name)) == SETS[name]
+
+
+def test_the_studies_have_the_runs_that_the_claims_wait_for():
+    runs = [run for name in SETS for run in planned_runs(name)]
+    standard = {}
+    for run in runs:
+        config = run.settings.learning
+        base = defaults(config.env, config.method, "paper", env_task(config.env))
+        words = tuple(f"{name}={get(run.settings, name)}" for name in different(run.settings, base) if name in LEARNED)
+        standard.setdefault((config.method, config.env, words), []).append(run)
+    for claim in paper_claims():
+        for arm in (claim.ours, claim.theirs):
+            if arm is not None:
+                of_arm = standard[arm.method, arm.env, arm.settings]
+                assert {run.settings.learning.seed for run in of_arm} >= set(range(arm.seeds)), claim
+                assert all(run.settings.run.steps >= claim.needs for run in of_arm), claim
+
+
+LEARNED = [leaf.name for leaf in leaves() if leaf.name not in ("seed", "steps", "archive_at", "diagnose")]
+
+
+@pytest.mark.parametrize("name", ["A", "C"])
+def test_kept_runs_of_the_plan_are_where_its_study_has_them(name):
+    kept = [run for run in planned_runs(name) if (run.path / "config.json").exists()]
+    assert kept
+    for run in kept:
+        require_same(run.settings, read_config(run.path / "config.json"), run.path)
 
 
 PAGES = [ROOT / "README.md", *find_pages([ROOT / "docs", ROOT / "results"])]

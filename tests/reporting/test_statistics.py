@@ -219,3 +219,43 @@ def test_bootstrap_intervals_are_scipys(sizes):
 
     theirs = bootstrap(samples, spread, n_resamples=5000, method="percentile", rng=np.random.default_rng(3))
     assert statistics.bootstrap_interval(samples, spread, 3) == pytest.approx(theirs.confidence_interval, rel=1e-12)
+
+
+def test_the_interval_of_a_difference_is_welchs():
+    from scipy.stats import ttest_ind
+
+    ours, theirs = np.array([1.0, 4.0, 5.0, 9.0]), np.array([2.0, 2.5, 3.5])
+    found = statistics.difference_interval(ours, theirs)
+    expected = ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+    assert found.value == pytest.approx(4.75 - 8.0 / 3.0)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert found.seeds == 7
+
+
+def test_the_interval_of_a_ratio_is_welchs_for_its_logarithm():
+    ours, theirs = np.array([0.9, 1.1]), np.array([1.8, 2.2])
+    found = statistics.ratio_interval(ours, theirs)
+    # both means have a relative standard error of 0.1, and there are two degrees of freedom: t = 4.302653
+    half = 4.302653 * np.sqrt(2 * 0.1**2)
+    assert found.value == pytest.approx(0.5)
+    assert (found.low, found.high) == pytest.approx((0.5 * np.exp(-half), 0.5 * np.exp(half)), rel=1e-5)
+
+
+@pytest.mark.parametrize("interval", [statistics.difference_interval, statistics.ratio_interval])
+def test_single_seeds_have_no_interval_and_no_seeds_no_value(interval):
+    one = interval(np.array([2.0]), np.array([1.0, 3.0]))
+    assert np.isfinite(one.value)
+    assert np.isnan([one.low, one.high]).all()
+    assert np.isnan(interval(np.zeros(0), np.array([1.0])).value)
+
+
+def test_with_five_seeds_welchs_interval_covers_the_truth_and_the_bootstraps_too_rarely():
+    rng, welch, bootstrap = np.random.default_rng(0), [], []
+    for _ in range(600):
+        x, y = rng.normal(size=(2, 5))
+        found = statistics.difference_interval(x, y)
+        welch.append(found.low < 0 < found.high)
+        low, high = statistics.bootstrap_interval((x, y), lambda a, b: a.mean(-1) - b.mean(-1), resamples=500)
+        bootstrap.append(low < 0 < high)
+    assert 0.93 < np.mean(welch) < 0.98
+    assert np.mean(bootstrap) < 0.90

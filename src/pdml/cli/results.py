@@ -9,10 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from pdml.cli.parser import Parser, path_named
+from pdml.config.parse import whole
 from pdml.core.errors import UserError
 from pdml.reporting.marked_pages import Mark, find_marks, find_pages, read_page, rebuild_page
 
-PAGE_COMMANDS = (("summary",), ("figure",), ("list",), ("results", "speed"), ("results", "claims"))
+PAGE_COMMANDS = (
+    ("summary",),
+    ("figure",),
+    ("list",),
+    ("results", "speed"),
+    ("results", "claims"),
+    ("results", "trial"),
+)
 """The commands that a page may name: they read files and print or draw, nothing else."""
 
 OUTCOMES = ("collected", "extended", "replaced", "unchanged", "skipped", "refused")
@@ -26,6 +34,7 @@ def add_commands(commands: Any) -> None:
     _collect_parser(actions.add_parser("collect", help="copy what tables and figures need of finished runs"))
     _rebuild_parser(actions.add_parser("rebuild", help="rebuild the tables and figures of pages"))
     _claims_parser(actions.add_parser("claims", help="print the paper's claims beside runs, with verdicts"))
+    _trial_parser(actions.add_parser("trial", help="compare the arms of a trial of settings with its base"))
     _speed_parser(actions.add_parser("speed", help="print kept outputs of pdml bench as a table"))
 
 
@@ -182,6 +191,36 @@ def _write_page(page: Path, text: str) -> None:
         partial.replace(page)
     except OSError as error:
         raise UserError(f"page = '{page}': cannot be written ({error.strerror})") from None
+
+
+def _trial_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Compare arms of one method and task that differ in settings: mean return of all evaluations, its difference\n"
+        "to that of the base with its standard error, and the share of low evaluations: those below half of the best\n"
+        "so far. A candidate has all its seeds, a higher mean return than the base, and no larger share."
+    )
+    parser.add_argument(
+        "path", metavar="DIR", type=path_named("trial"), help="has a run at DIR/ARM/seed_K for each seed"
+    )
+    parser.add_argument("--base", metavar="ARM", required=True, help="the arm without changes")
+    parser.add_argument("--seeds", metavar="N", required=True, help="runs that are planned per arm")
+    parser.add_argument(
+        "--first", metavar="STEP", default="0", help="real step from which on evaluations count (default: 0)"
+    )
+    parser.add_argument(
+        "--settle", metavar="STEPS", default="2000", help="steps after it in which none counts as low (default: 2000)"
+    )
+    parser.set_defaults(run=_trial)
+
+
+def _trial(options: argparse.Namespace) -> int:
+    from pdml.reporting.trial import judge_trial, read_trial, trial_table
+
+    seeds = whole("seeds", options.seeds)
+    first, settle = (whole(name, getattr(options, name), least=0) for name in ("first", "settle"))
+    results = judge_trial(read_trial(options.path, first, settle), options.base, seeds)
+    print(trial_table(results, options.base, seeds))
+    return 0
 
 
 def _speed_parser(parser: argparse.ArgumentParser) -> None:

@@ -62,7 +62,6 @@ def double_horizon_agent(config: Config, layout: Layout) -> AgentParts:
             bounds=jnp.zeros((2,)),
             bounded=jnp.zeros(()),
             trained=copy(actor.layers) if double.actor_average < 1.0 else (),
-            collecting=copy(actor) if double.kl_bound else (),
         )
         return replace(state, moments=new_optimisers(config, state)) if double.keep_moments else state
 
@@ -155,8 +154,9 @@ def update_phase(config: Config, layout: Layout, rules: StepRules) -> UpdatePhas
     compiled = compile_phase(config, layout, rules)
 
     def begin(state: DoubleState, model: StandardisedModel, /) -> tuple[DoubleState, Optimisers]:
+        has_collected = float(state.bounded) > 0.5  # before the first update phase, uniform actions did
         state = renew_normaliser(state, copy(model.normaliser))
-        if options.kl_bound:
+        if options.kl_bound and has_collected:
             state = replace(state, collecting=copy(state.actor))
         opts = state.moments if options.keep_moments else new_optimisers(config, state)
         return replace(state, moments=()), opts
@@ -205,7 +205,7 @@ def update_phase(config: Config, layout: Layout, rules: StepRules) -> UpdatePhas
         metrics |= {name: float(value) for name, value in measured.items()}
         metrics |= {"agent/least_value": float(state.bounds[0]), "agent/largest_value": float(state.bounds[1])}
         metrics |= dict(zip(STATS_NAMES, counts.tolist(), strict=True)) | {"imagined/size": float(buffer.size)}
-        return replace(state, moments=opts) if options.keep_moments else state, buffer, metrics
+        return replace(state, collecting=(), moments=opts if options.keep_moments else ()), buffer, metrics
 
     return UpdatePhase(begin, run, compiled._asdict())
 

@@ -35,7 +35,7 @@ CRITIC_NORM_EPS = 1e-5
 """The eps of the critics' layer norms."""
 
 CRITIC_METRICS = ("agent/critic_loss", "agent/value")
-ALL_METRICS = (*CRITIC_METRICS, "agent/actor_loss", "agent/entropy", "agent/temperature")
+ALL_METRICS = (*CRITIC_METRICS, "agent/actor_loss", "agent/actor_gradient", "agent/entropy", "agent/temperature")
 
 StackedCritics = Mlp
 """All critics in one `Mlp`, with a leading axis for them."""
@@ -57,7 +57,7 @@ class DoubleState:
     trained: Any = ()
     """The actor's layers that updates move, where the acting ones are their average; else empty."""
     collecting: Any = ()
-    """The policy that collected the last block, where the divergence from it is bounded; else empty."""
+    """In an update phase that bounds the divergence from the policy that collected the last block: that policy."""
     moments: Any = ()
     """The optimisers, where they are kept from one update phase to the next; else empty."""
 
@@ -96,9 +96,12 @@ def choose_critics(critics: StackedCritics, chosen: Int[Array, " few"]) -> Stack
 
 
 def update_bounds(state: DoubleState, rollout: TrainingRollout, config: Config) -> DoubleState:
-    """Move the value bounds towards quantiles of soft rewards, each taken as if it were received forever."""
+    """Move the value bounds towards quantiles of soft rewards, each taken as if it were received forever.
+
+    Of longer rollouts the first `near` steps count: later ones lie more often beyond the end of an episode.
+    """
     options = config.double
-    soft_reward = rollout.reward - jnp.exp(state.log_alpha) * rollout.log_prob[:-1]
+    soft_reward = rollout.reward[: options.near] - jnp.exp(state.log_alpha) * rollout.log_prob[:-1][: options.near]
     quantiles = jnp.asarray([options.bound_quantile, 1.0 - options.bound_quantile], jnp.float32)
     seen = jnp.quantile(soft_reward, quantiles) / (1.0 - config.agent.gamma)
     if options.zero_bounds:
@@ -210,7 +213,7 @@ def guarded_actor_step(config: Config) -> ActorStep:
         state: DoubleState, opts: Optimisers, grads: Mlp, obs: Float[Array, "b obs"], /
     ) -> tuple[DoubleState, Optimisers]:
         actor = state.trained_actor
-        if double.kl_bound:
+        if state.collecting:
 
             def divergence(layers: Mlp) -> Float[Array, ""]:
                 return policy_divergence(state.collecting, replace(actor, layers=layers), obs)
@@ -299,7 +302,8 @@ def updates(config: Config, layout: Layout, rules: StepRules) -> Updates:
             slope = jnp.exp(log_alpha) * (entropy - options.target_entropy)
             log_alpha, alpha_opt = descend(optimiser(config), slope, alpha_opt, log_alpha)
 
-        metrics |= {"agent/actor_loss": loss, "agent/entropy": entropy, "agent/temperature": jnp.exp(log_alpha)}
+        metrics |= {"agent/actor_loss": loss, "agent/actor_gradient": optax.tree.norm(grads)}
+        metrics |= {"agent/entropy": entropy, "agent/temperature": jnp.exp(log_alpha)}
         return replace(state, log_alpha=log_alpha), opts._replace(alpha=alpha_opt), metrics
 
     def critics_only(

@@ -151,10 +151,10 @@ def judge(claim: Claim, runs: Sequence[Run]) -> Judged:
     theirs = np.zeros(0) if claim.theirs is None else _values(claim, claim.theirs, runs)
     side = 1.0 if claim.larger else -1.0
     if claim.theirs is None:
-        effect, improvement = statistics.aggregate([ours], _mean), Estimate(math.nan, math.nan, math.nan, len(ours))
+        effect, improvement = statistics.mean_interval(ours), Estimate(math.nan, math.nan, math.nan, len(ours))
         null = claim.null
     else:
-        effect = _compared(ours, theirs, claim.is_ratio)
+        effect = (statistics.ratio_interval if claim.is_ratio else statistics.difference_interval)(ours, theirs)
         improvement = statistics.probability_of_improvement([side * ours], [side * theirs])
         null = 1.0 if claim.is_ratio else 0.0
     is_whole = len(ours) >= claim.ours.seeds and (claim.theirs is None or len(theirs) >= claim.theirs.seeds)
@@ -164,34 +164,14 @@ def judge(claim: Claim, runs: Sequence[Run]) -> Judged:
 
 
 def _values(claim: Claim, arm: ClaimArm, runs: Sequence[Run]) -> Float64[np.ndarray, " n"]:
-    """Return the measure of every run of an arm that went far enough."""
-    found = [
-        claim.measure(run)
-        for run in runs
-        if (run.config.method, run.config.env, tuple(differences(run))) == (arm.method, arm.env, arm.settings)
-        and max(run.evaluations.get("step", np.zeros(0)), default=0) >= claim.needs
-    ]
-    values = np.array(found, np.float64)
+    """Return the measure of every run of an arm that went far enough; of runs with the same seed, the first counts."""
+    found: dict[int, float] = {}
+    for run in runs:
+        is_of_arm = (run.config.method, run.config.env, tuple(differences(run))) == (arm.method, arm.env, arm.settings)
+        if is_of_arm and max(run.evaluations.get("step", np.zeros(0)), default=0) >= claim.needs:
+            found.setdefault(run.config.seed, claim.measure(run))
+    values = np.array(list(found.values()), np.float64)
     return values[np.isfinite(values)]
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    return np.asarray(values.mean(axis=-1))
-
-
-def _compared(ours: np.ndarray, theirs: np.ndarray, is_ratio: bool) -> Estimate:
-    """Return the difference or the ratio of two means, with a bootstrap interval over the seeds of both."""
-    seeds = len(ours) + len(theirs)
-    if not len(ours) or not len(theirs):
-        return Estimate(math.nan, math.nan, math.nan, seeds)
-
-    def effect(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return x.mean(-1) / y.mean(-1) if is_ratio else x.mean(-1) - y.mean(-1)
-
-    value = float(effect(ours, theirs))
-    if min(len(ours), len(theirs)) < 2:
-        return Estimate(value, math.nan, math.nan, seeds)
-    return Estimate(value, *statistics.bootstrap_interval((ours, theirs), effect), seeds)
 
 
 def _verdict(effect: Estimate, null: float, larger: bool, size: float | None) -> str:
@@ -221,8 +201,8 @@ def _runs_needed(ours: np.ndarray, theirs: np.ndarray, null: float, claim: Claim
     return math.ceil(float((ndtri(0.975) + ndtri(0.8)) ** 2 * variance / effect**2)) + 1
 
 
-COLUMNS = ("", "the paper says", "measured", "here, by arm", "difference or ratio", "probability", "verdict", "runs")
-SHORT_COLUMNS = ("", "the paper says", "here, by arm", "difference or ratio", "verdict")
+COLUMNS = ("", "claim", "measured", "here, by arm", "difference or ratio", "probability", "verdict", "runs")
+SHORT_COLUMNS = ("", "claim", "here, by arm", "difference or ratio", "verdict")
 
 
 def claims_table(findings: Sequence[Judged], short: bool = False) -> str:
@@ -238,7 +218,9 @@ def claims_table(findings: Sequence[Judged], short: bool = False) -> str:
         claim = found.claim
         arms = [_arm_text(claim.ours, found.ours)]
         arms += [] if claim.theirs is None else [_arm_text(claim.theirs, found.theirs)]
-        settled = "" if found.settles is None else f"; about {found.settles} runs per arm would settle it"
+        settled = (
+            "" if found.settles is None else f"; about {found.settles} runs per arm for an 80 % chance to settle it"
+        )
         cells = (
             claim.number,
             f"{claim.says}: {claim.paper}" if claim.paper else claim.says,

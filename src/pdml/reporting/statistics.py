@@ -58,6 +58,45 @@ def mean_interval(values: Float[np.ndarray, " n"], level: float = 0.95) -> Estim
     return Estimate(mean, mean - half, mean + half, n)
 
 
+def difference_interval(
+    ours: Float[np.ndarray, " n"], theirs: Float[np.ndarray, " m"], level: float = 0.95
+) -> Estimate:
+    """Return the difference of two means and its Welch interval; values that are not finite are left out."""
+    x, y = _finite(ours), _finite(theirs)
+    if not len(x) or not len(y):
+        return Estimate(np.nan, np.nan, np.nan, len(x) + len(y))
+    value = float(x.mean() - y.mean())
+    half = _welch_half([_mean_variance(x), _mean_variance(y)], [len(x), len(y)], level)
+    return Estimate(value, value - half, value + half, len(x) + len(y))
+
+
+def ratio_interval(ours: Float[np.ndarray, " n"], theirs: Float[np.ndarray, " m"], level: float = 0.95) -> Estimate:
+    """Return the ratio of two positive means and its interval: Welch's for its logarithm, to first order."""
+    x, y = _finite(ours), _finite(theirs)
+    if not len(x) or not len(y):
+        return Estimate(np.nan, np.nan, np.nan, len(x) + len(y))
+    value = float(x.mean() / y.mean())
+    relative = [_mean_variance(scores) / float(scores.mean()) ** 2 for scores in (x, y)]
+    half = _welch_half(relative, [len(x), len(y)], level)
+    return Estimate(value, value * float(np.exp(-half)), value * float(np.exp(half)), len(x) + len(y))
+
+
+def _mean_variance(scores: Float64[np.ndarray, " n"]) -> float:
+    """Return the variance of a mean; NaN for a single score."""
+    return float(scores.var(ddof=1)) / len(scores) if len(scores) > 1 else float("nan")
+
+
+def _welch_half(variances: Sequence[float], counts: Sequence[int], level: float) -> float:
+    """Return half of the interval of a sum of independent means, with Welch's degrees of freedom."""
+    total = sum(variances)
+    if not total > 0.0:  # NaN if a mean is of one score
+        return total
+    freedom = total**2 / sum(v**2 / (n - 1) for v, n in zip(variances, counts, strict=True))
+    from scipy.special import stdtrit  # slow to import
+
+    return float(stdtrit(freedom, 0.5 + level / 2.0) * np.sqrt(total))
+
+
 def over_seeds(series: Sequence[Series]) -> Curve:
     """Average seeds step by step; a seed counts where it has a finite value."""
     notes = []
