@@ -14,6 +14,7 @@ from pdml.config.defaults import defaults
 from pdml.config.fields import different, get, leaves
 from pdml.config.files import read_config, require_same
 from pdml.config.methods import METHODS
+from pdml.config.parse import parse
 from pdml.reporting.marked_pages import find_marks, find_pages
 from pdml.reporting.paper_claims import paper_claims
 from pdml.reporting.read import differences, read_all, returns
@@ -95,6 +96,30 @@ def test_the_studies_have_the_runs_that_the_claims_wait_for():
                 of_arm = standard[arm.method, arm.env, arm.settings]
                 assert {run.settings.learning.seed for run in of_arm} >= set(range(arm.seeds)), claim
                 assert all(run.settings.run.steps >= claim.needs for run in of_arm), claim
+                assert all(run.settings.run.diagnose == METHODS[arm.method].has_model for run in of_arm), claim
+                assert claim.number != "C2" or all(len(run.settings.run.archive_at) == 3 for run in of_arm)
+
+
+def test_the_arms_of_the_trial_are_those_of_the_plan():
+    section = (ROOT / "results" / "PLAN.md").read_text().partition("## A steadier DHMBPO")[2]
+    told = dict(re.findall(r"^\| ([a-z-]+) \| `(--[^`]+)` \|", section, re.MULTILINE))
+    assert told.pop("kl") == "--double.kl_bound B"  # it joins when its bound is known
+    arms = [read_flags(options.split()) for options in told.values()]
+    arms += [{}, read_flags([*told["near"].split(), *told["tau"].split()])]
+    found = []
+    for run in planned_runs("trial"):
+        base = defaults("Hopper-v5", "dhmbpo", "paper", env_task("Hopper-v5"))
+        changed = {name: get(run.settings, name) for name in different(run.settings, base) if name in LEARNED}
+        found += [changed] if run.settings.learning.seed == 1000 else []
+    assert sorted(map(repr, arms)) == sorted(map(repr, found))
+
+
+def read_flags(words):
+    """Return settings by name, in the order of their fields, from words of a command."""
+    given = {
+        flag.removeprefix("--").replace("-", "_"): text for flag, text in zip(words[::2], words[1::2], strict=True)
+    }
+    return {name: parse(name, given[name]) for name in LEARNED if name in given}
 
 
 LEARNED = [leaf.name for leaf in leaves() if leaf.name not in ("seed", "steps", "archive_at", "diagnose")]

@@ -72,6 +72,18 @@ def test_where_less_is_better_the_sides_are_swapped(judged):
     assert found.verdict == "reproduced"
 
 
+def test_an_open_ratio_is_settled_by_runs_that_follow_from_relative_deviations(judged):
+    found = judged({"pdml": (0.6, 1.2), "mbpo": (0.9, 1.5)}, larger=False, is_ratio=True)
+    variance = np.var([0.6, 1.2], ddof=1) / 0.9**2 + np.var([0.9, 1.5], ddof=1) / 1.2**2
+    assert found.verdict == "open"
+    assert found.settles == math.ceil((1.959964 + 0.841621) ** 2 * variance / math.log(0.9 / 1.2) ** 2) + 1
+
+
+def test_a_ratio_of_a_mean_that_is_not_positive_is_open(judged):
+    below = judged({"pdml": (-0.6, 0.5), "mbpo": (0.9, 1.5)}, larger=False, is_ratio=True)
+    assert (below.verdict, below.settles) == ("open", None)
+
+
 def test_runs_that_would_settle_an_open_claim_are_those_of_the_t_test(judged):
     found = judged({"pdml": (400.0, 1000.0), "mbpo": (500.0, 700.0)})
     variance = np.var([400, 1000], ddof=1) + np.var([500, 700], ddof=1)
@@ -177,6 +189,8 @@ def test_the_papers_numbers_are_means_of_its_bins_up_to_the_step():
     assert by_text["PDML is ahead of AMPO on Hopper-v5"] == "1002 and 618 up to step 25000"
     # bins of 3000 steps after 5000 of warm-up: the second ends at 11000, a third would end after our last step
     assert by_text["PDML is ahead of MBPO on Pusher-v5"] == "-76 and -89 up to step 11000"
+    sizes = {one.says: one.size for one in paper_claims()}
+    assert sizes["PDML is ahead of MBPO on Pusher-v5"] == pytest.approx(13.1, abs=0.06)
     assert by_text["PDML's one-step error is about half of MBPO's"] == "0.49 on Walker2d, 0.60 on HalfCheetah"
     assert by_text["rate 0.02 is ahead of 0.7"] == "1003 and 515 up to step 25000"
 
@@ -184,6 +198,7 @@ def test_the_papers_numbers_are_means_of_its_bins_up_to_the_step():
 def test_a_seed_counts_once(tmp_path):
     for place, value in (("first", 3.0), ("second", 9.0)):
         write_run(tmp_path / place, "pdml", seed=0, returns=[value] * 4)
+    write_run(tmp_path / "a first one without returns", "pdml", seed=0, returns=[math.nan] * 4)
     found = judge(claim(theirs=None), read_all([tmp_path]))
     assert found.ours.tolist() == [3.0]
     assert found.verdict == "open"  # two runs of one seed are not two seeds

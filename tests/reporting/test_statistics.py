@@ -241,6 +241,12 @@ def test_the_interval_of_a_ratio_is_welchs_for_its_logarithm():
     assert (found.low, found.high) == pytest.approx((0.5 * np.exp(-half), 0.5 * np.exp(half)), rel=1e-5)
 
 
+@pytest.mark.parametrize("ours", [(-1.0, -2.0), (0.0, 0.0), (-1.0, 1.0)])
+def test_a_ratio_of_means_that_are_not_positive_is_none(ours):
+    for pair in ((np.array(ours), np.ones(2)), (np.ones(2), np.array(ours))):
+        assert np.isnan(statistics.ratio_interval(*pair)[:3]).all()
+
+
 @pytest.mark.parametrize("interval", [statistics.difference_interval, statistics.ratio_interval])
 def test_single_seeds_have_no_interval_and_no_seeds_no_value(interval):
     one = interval(np.array([2.0]), np.array([1.0, 3.0]))

@@ -7,35 +7,56 @@ from fake_runs import write_run
 
 from pdml.cli import main
 from pdml.core.errors import UserError
-from pdml.reporting.trial import TrialRun, judge_trial, read_trial, trial_table
+from pdml.reporting.trial import EXPLAINS, TrialRun, Window, judge_trial, read_trial, trial_table
 
 
 def runs_of(scores, low_share=0.0):
-    return [TrialRun(score, low_share, {}) for score in scores]
+    return [TrialRun(score, low_share, dict.fromkeys(EXPLAINS, math.nan)) for score in scores]
 
 
 @pytest.fixture
 def trial(tmp_path):
-    """Write two arms of one seed each, with evaluations from step 6000 on."""
+    """Write two arms of one seed each, with evaluations from step 6000 to 9000."""
     returns = (100.0, 1000.0, 400.0, 600.0)
     write_run(tmp_path / "dhmbpo" / "seed_1000", "dhmbpo", returns=returns)
     write_run(tmp_path / "dhmbpo-double.near=9" / "seed_1000", "dhmbpo", returns=[200.0] * 4, **{"double.near": 9})
     return tmp_path
 
 
-def test_the_measures_of_a_run_are_those_of_its_counted_evaluations(trial):
-    (run,) = read_trial(trial, first=6000, settle=1000)["dhmbpo"]
-    assert run.score == pytest.approx(525.0)
-    assert run.low_share == pytest.approx(1 / 2)  # 400 is below half of 1000, 600 is not; the first two do not count
-    (later,) = read_trial(trial, first=8000, settle=0)["dhmbpo"]
-    assert later.score == pytest.approx(500.0)
-    assert later.low_share == 0.0  # the best so far is the best of those that count: 400, then 600
+@pytest.mark.parametrize(
+    ("window", "score", "low_share"),
+    [
+        (Window(6000, 9000, 1000), 525.0, 1 / 2),  # 400 is below half of 1000, 600 is not; the first two do not count
+        (Window(8000, 9000, 0), 500.0, 0.0),  # the best so far is the best of those that count
+        (Window(6000, 8000, 1000), 500.0, 1.0),
+    ],
+)
+def test_the_measures_of_a_run_are_those_of_its_evaluations_in_the_window(trial, window, score, low_share):
+    (run,) = read_trial(trial, window)["dhmbpo"]
+    assert run.score == pytest.approx(score)
+    assert run.low_share == pytest.approx(low_share)
 
 
 def test_what_explains_is_the_mean_over_update_phases(trial):
-    (run,) = read_trial(trial, first=6000, settle=1000)["dhmbpo"]
-    rows = 4  # a block per 1000 steps
-    assert run.explains["agent/value_bias"] == pytest.approx(sum(130.0 / n for n in range(1, rows + 1)) / rows)
+    (run,) = read_trial(trial, Window(6000, 9000, 1000))["dhmbpo"]
+    assert run.explains["agent/value_bias"] == pytest.approx(130.0 * (1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
+
+
+def test_a_run_counts_once_it_is_evaluated_at_the_last_step(trial):
+    unfinished = write_run(trial / "dhmbpo" / "seed_1001", "dhmbpo", returns=(9000.0, 9000.0), finished=False)
+    with (unfinished / "evaluations.csv").open("a") as file:
+        file.write("80")  # it is being written
+    write_run(trial / "dhmbpo" / "seed_1000_old", "dhmbpo")
+    assert len(read_trial(trial, Window(6000, 9000, 1000))["dhmbpo"]) == 1
+    none_whole = judge_trial(read_trial(trial, Window(6000, 20_000, 1000)), "dhmbpo", seeds=1)
+    assert [arm.runs for arm in none_whole] == [[], []]
+    assert "| dhmbpo | 0 of 1 | – | – | – |" in trial_table(none_whole, "dhmbpo", seeds=1)
+
+
+def test_a_return_that_is_not_finite_is_named(trial):
+    path = write_run(trial / "dhmbpo" / "seed_1001", "dhmbpo", returns=(1.0, math.nan, 1.0, 1.0))
+    with pytest.raises(UserError, match=f"{path.name}/evaluations.csv: step 7000 has no finite return"):
+        read_trial(trial, Window(6000, 9000, 1000))
 
 
 @pytest.mark.parametrize(
@@ -67,30 +88,44 @@ def test_the_error_is_the_standard_error_of_the_difference():
     assert best.error == pytest.approx(math.sqrt(100.0**2 / 3 + 45000.0 / 2))
 
 
-def test_the_table_has_a_row_per_arm_the_best_first(trial, capsys):
-    assert main(["results", "trial", str(trial), "--base", "dhmbpo", "--seeds", "2", "--first", "6000"]) == 0
-    head, _, *rows = capsys.readouterr().out.splitlines()
-    assert head.startswith("| arm | seeds | mean return | ahead of dhmbpo | low evaluations |")
-    assert rows[0].startswith("| dhmbpo | 1 of 2 | 525 | – | 0 % | +68 | 0.26 |")
-    assert rows[0].endswith("| base |")
+def test_the_table_has_a_row_per_arm_the_best_first():
+    arms = {
+        "base": runs_of((500.0, 600.0), 0.25),
+        "worse|": runs_of((100.0,)),
+        "better": runs_of((900.0, 1100.0), 0.125),
+    }
+    head, _, *rows = trial_table(judge_trial(arms, "base", seeds=2), "base", seeds=2).splitlines()
+    assert head.startswith(
+        "| arm | seeds | mean return ± deviation | ahead of base ± standard error | low evaluations |"
+    )
+    nothing = "| – | – | – | – |"
+    assert rows == [
+        f"| better | 2 | 1000 ± 141 | +450 ± 112 | 12 % {nothing} candidate |",
+        f"| base | 2 | 550 ± 71 | – | 25 % {nothing} base |",
+        f"| worse\\| | 1 of 2 | 100 | −450 | 0 % {nothing}  |",
+    ]
+
+
+def test_the_command_prints_the_table(trial, capsys):
+    words = ["--base", "dhmbpo", "--seeds", "2", "--first", "6000", "--last", "9000", "--settle", "1000"]
+    assert main(["results", "trial", str(trial), *words]) == 0
+    _, _, *rows = capsys.readouterr().out.splitlines()
+    assert rows[0].startswith("| dhmbpo | 1 of 2 | 525 | – | 50 % | +68 | 0.26 | 1.0 | – | base |")
     assert rows[1].startswith("| dhmbpo-double.near=9 | 1 of 2 | 200 | −325 | 0 % |")
-
-
-def test_a_run_without_measures_has_none_in_the_table():
-    results = judge_trial({"base": [TrialRun(1.0, 0.0, {})]}, "base", seeds=1)
-    with_none = [arm._replace(runs=[TrialRun(1.0, 0.0, dict.fromkeys(COLUMNS, math.nan))]) for arm in results]
-    assert "| – | – | – | – | base |" in trial_table(with_none, "base", seeds=1)
-
-
-COLUMNS = ("agent/value_bias", "agent/action_change", "agent/divergence", "agent/actor_gradient")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--base", "near", "--seeds", "3"], "base = 'near': no such arm; there are: dhmbpo, dhmbpo-double.near=9"),
-        (["--base", "dhmbpo", "--seeds", "0"], "seeds = '0': must be a whole number in [1, 4294967295]"),
-        (["--base", "dhmbpo", "--seeds", "3", "--first", "90000"], "no evaluation from step 90000 on"),
+        (
+            ["--base", "near", "--seeds", "3", "--last", "9000"],
+            "base = 'near': no such arm; there are: dhmbpo, dhmbpo-double.near=9",
+        ),
+        (
+            ["--base", "dhmbpo", "--seeds", "0", "--last", "9000"],
+            "seeds = '0': must be a whole number in [1, 4294967295]",
+        ),
+        (["--base", "dhmbpo", "--seeds", "3", "--last", "x"], "last = 'x': must be a whole number"),
     ],
 )
 def test_a_mistake_is_named_in_one_line(trial, capsys, words, said):
@@ -102,4 +137,4 @@ def test_a_mistake_is_named_in_one_line(trial, capsys, words, said):
 
 def test_a_directory_without_runs_is_refused(tmp_path):
     with pytest.raises(UserError, match="no run there"):
-        read_trial(tmp_path, 0, 0)
+        read_trial(tmp_path, Window(0, 1, 0))

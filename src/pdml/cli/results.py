@@ -205,6 +205,9 @@ def _trial_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--base", metavar="ARM", required=True, help="the arm without changes")
     parser.add_argument("--seeds", metavar="N", required=True, help="runs that are planned per arm")
     parser.add_argument(
+        "--last", metavar="STEP", required=True, help="last real step; a run counts once it is evaluated"
+    )
+    parser.add_argument(
         "--first", metavar="STEP", default="0", help="real step from which on evaluations count (default: 0)"
     )
     parser.add_argument(
@@ -214,11 +217,11 @@ def _trial_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def _trial(options: argparse.Namespace) -> int:
-    from pdml.reporting.trial import judge_trial, read_trial, trial_table
+    from pdml.reporting.trial import Window, judge_trial, read_trial, trial_table
 
-    seeds = whole("seeds", options.seeds)
+    seeds, last = whole("seeds", options.seeds), whole("last", options.last)
     first, settle = (whole(name, getattr(options, name), least=0) for name in ("first", "settle"))
-    results = judge_trial(read_trial(options.path, first, settle), options.base, seeds)
+    results = judge_trial(read_trial(options.path, Window(first, last, settle)), options.base, seeds)
     print(trial_table(results, options.base, seeds))
     return 0
 

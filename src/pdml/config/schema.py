@@ -207,11 +207,16 @@ class DoubleConfig:
     retain: int = option(10, "distribution rollouts whose states are kept", "[1, inf)")
     clear: bool = option(False, "drop the states of the last model when a new one is fitted")
     critic_share: float = option(0.25, "critic-only updates after a fit, as a share of a block", "[0, inf)")
-    critic_near: int = option(0, "steps of a training rollout in critic-only updates; 0: as many as `near`", "[0, inf)")
+    critic_near: int = option(
+        0,
+        "steps of a training rollout in critic-only updates; the first `near` count for value bounds; 0: `near`",
+        "[0, inf)",
+    )
     actor_clip: float = option(0.0, "largest norm of the actor's gradient; 0: no limit", "[0, inf)")
     kl_bound: float = option(
         0.0,
-        "KL divergence from the policy that collected the block beyond which updates reduce it; 0: no bound",
+        "KL divergence from the policy that collected the block beyond which updates reduce it, from the second update "
+        "phase on; 0: no bound",
         "[0, inf)",
     )
     actor_average: float = option(

@@ -59,6 +59,8 @@ class Claim(NamedTuple):
     """The difference or ratio that the paper has, where it names one."""
     null: float = 0.0
     """For claims about one arm: the value of no effect."""
+    suffix: str = ""
+    """Stands after the numbers of the table, such as ` %`."""
 
 
 class Judged(NamedTuple):
@@ -131,7 +133,7 @@ def time_share(phase: str) -> Measure:
 
 
 def converged_gap(run: Run) -> float:
-    """Return how far a model that was trained to a plateau stays above the overall error of its step.
+    """Return how far a model that was trained further stays above the overall error of its step.
 
     The mean over archived steps of its error on fresh steps of the archived policy, minus the run's overall error.
     """
@@ -169,9 +171,10 @@ def _values(claim: Claim, arm: ClaimArm, runs: Sequence[Run]) -> Float64[np.ndar
     for run in runs:
         is_of_arm = (run.config.method, run.config.env, tuple(differences(run))) == (arm.method, arm.env, arm.settings)
         if is_of_arm and max(run.evaluations.get("step", np.zeros(0)), default=0) >= claim.needs:
-            found.setdefault(run.config.seed, claim.measure(run))
-    values = np.array(list(found.values()), np.float64)
-    return values[np.isfinite(values)]
+            value = claim.measure(run)
+            if math.isfinite(value):
+                found.setdefault(run.config.seed, value)
+    return np.array(list(found.values()), np.float64)
 
 
 def _verdict(effect: Estimate, null: float, larger: bool, size: float | None) -> str:
@@ -190,10 +193,13 @@ def _runs_needed(ours: np.ndarray, theirs: np.ndarray, null: float, claim: Claim
     samples = [ours] if claim.theirs is None else [ours, theirs]
     if any(len(values) < 2 for values in samples):
         return None
+    means, variances = [values.mean() for values in samples], [values.var(ddof=1) for values in samples]
     if claim.is_ratio:
-        samples, null = [np.log(values) for values in samples], 0.0
-    effect = samples[0].mean() - (null if claim.theirs is None else samples[1].mean())
-    variance = sum(values.var(ddof=1) for values in samples)
+        if min(means) <= 0.0:
+            return None
+        variances = [variance / mean**2 for variance, mean in zip(variances, means, strict=True)]
+        means = [math.log(mean) for mean in means]
+    effect, variance = means[0] - (null if claim.theirs is None else means[1]), sum(variances)
     if effect == 0.0:
         return None
     from scipy.special import ndtri  # slow to import, and only an open claim needs it
@@ -216,8 +222,8 @@ def claims_table(findings: Sequence[Judged], short: bool = False) -> str:
         if short and math.isnan(found.effect.value):
             continue
         claim = found.claim
-        arms = [_arm_text(claim.ours, found.ours)]
-        arms += [] if claim.theirs is None else [_arm_text(claim.theirs, found.theirs)]
+        arms = [_arm_text(claim.ours, found.ours, claim.suffix)]
+        arms += [] if claim.theirs is None else [_arm_text(claim.theirs, found.theirs, claim.suffix)]
         settled = (
             "" if found.settles is None else f"; about {found.settles} runs per arm for an 80 % chance to settle it"
         )
@@ -226,7 +232,7 @@ def claims_table(findings: Sequence[Judged], short: bool = False) -> str:
             f"{claim.says}: {claim.paper}" if claim.paper else claim.says,
             claim.unit,
             "; ".join(arms),
-            _estimate_text(found.effect),
+            _estimate_text(found.effect, claim.suffix),
             _estimate_text(found.improvement),
             f"{found.verdict}{settled}",
             f"`{claim.command}`",
@@ -236,19 +242,19 @@ def claims_table(findings: Sequence[Judged], short: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _arm_text(arm: ClaimArm, values: np.ndarray) -> str:
+def _arm_text(arm: ClaimArm, values: np.ndarray, suffix: str) -> str:
     if not len(values):
         return f"{arm.label}: no run yet"
     seeds = f"{len(values)}" if len(values) >= arm.seeds else f"{len(values)} of {arm.seeds}"
-    return f"{arm.label} {_number(float(values.mean()))} ({seeds} seeds)"
+    return f"{arm.label} {_number(float(values.mean()))}{suffix} ({seeds} seeds)"
 
 
-def _estimate_text(estimate: Estimate) -> str:
+def _estimate_text(estimate: Estimate, suffix: str = "") -> str:
     if math.isnan(estimate.value):
         return "–"
     if math.isnan(estimate.low):
-        return _number(estimate.value)
-    return f"{_number(estimate.value)} [{_number(estimate.low)}, {_number(estimate.high)}]"
+        return f"{_number(estimate.value)}{suffix}"
+    return f"{_number(estimate.value)}{suffix} [{_number(estimate.low)}, {_number(estimate.high)}]"
 
 
 def _number(value: float) -> str:

@@ -114,21 +114,11 @@ def _about_bins(low: int) -> Claim:
 
 
 def _sample_efficiency(number: str, theirs: ClaimArm, steps: int, method: str, ours: ClaimArm = PDML) -> Claim:
-    """Return the claim that PDML is ahead of another method up to a step, with the paper's means up to there.
-
-    The paper's means are over its bins that end by the step, so they may end before it.
-    """
-    task = listed_task(ours.env)
-    assert task is not None
-    curves = [published.curve(arm.env, arm.method) for arm in (ours, theirs)]
-    bins = [_bin_means(curve, steps - task.warmup_steps) for curve in curves]
-    known = all(bins)
-    means = [sum(points) / len(points) if points else 0.0 for points in bins]
-    reached = task.warmup_steps + len(bins[0]) * _bin_width(curves[0])
-    return Claim(
+    """Return the claim that PDML is ahead of another method up to a step."""
+    claim = Claim(
         number,
         f"PDML is ahead of {METHODS[method].paper_name} on {ours.env}",
-        f"{means[0]:.0f} and {means[1]:.0f} up to step {reached}" if known else "",
+        "",
         mean_return(steps),
         f"mean of all evaluations to step {steps}",
         ours,
@@ -136,16 +126,26 @@ def _sample_efficiency(number: str, theirs: ClaimArm, steps: int, method: str, o
         True,
         steps,
         BASE.format(steps, f"{{pdml,{method}}}").replace("Hopper-v5", ours.env),
-        size=means[0] - means[1] if known else None,
     )
+    return _beside(claim, *(published.curve(arm.env, arm.method) for arm in (ours, theirs)))
+
+
+def _beside(claim: Claim, ours: PaperCurve | None, theirs: PaperCurve | None) -> Claim:
+    """Return a claim with the means of two curves of the paper, over the bins that end by its last step."""
+    task = listed_task(claim.ours.env)
+    assert task is not None
+    bins = [_bin_means(curve, claim.needs - task.warmup_steps) for curve in (ours, theirs)]
+    if ours is None or not all(bins):
+        return claim
+    means = [sum(points) / len(points) for points in bins]
+    reached = task.warmup_steps + round(2 * ours.half_bin * len(bins[0]))
+    return claim._replace(paper=f"{means[0]:.0f} and {means[1]:.0f} up to step {reached}", size=means[0] - means[1])
 
 
 def _about_rate(rate: float) -> Claim:
     """Return C11 for one rate: PDML's default rate is ahead of it."""
     claim = _ours("C11", f"rate 0.02 is ahead of {rate}", _set(f"mixture.rate={rate}", 2), SHORT)
-    bins = [_bin_means(published.rate_curve(PDML.env, one), SHORT - 5000) for one in (0.02, rate)]
-    ours, theirs = (sum(points) / len(points) for points in bins)
-    return claim._replace(paper=f"{ours:.0f} and {theirs:.0f} up to step {SHORT}", size=ours - theirs)
+    return _beside(claim, *(published.rate_curve(PDML.env, one) for one in (0.02, rate)))
 
 
 def _ours(number: str, says: str, theirs: ClaimArm, steps: int) -> Claim:
@@ -161,9 +161,9 @@ def _ours(number: str, says: str, theirs: ClaimArm, steps: int) -> Claim:
 def _overhead() -> Claim:
     """Return C12: the paper's hours on Hopper are 35.7 against 35.5, which is 0.6 % more."""
     return Claim(
-        "C12", "weighting takes at most 2 % of the time, in percent", "0.6 on Hopper",
-        time_share("weigh"), "percent of a block's seconds in the phase `weigh`, median", PDML, None, False, LONG,
-        BASE.format(LONG, "pdml"), null=2.0,
+        "C12", "weighting takes at most 2 % of the time", "0.6 % on Hopper",
+        time_share("weigh"), "share of a block's seconds in the phase `weigh`, median", PDML, None, False, LONG,
+        BASE.format(LONG, "pdml"), null=2.0, suffix=" %",
     )  # fmt: skip
 
 
@@ -177,7 +177,3 @@ def _bin_means(known: PaperCurve | None, until: float = float("inf")) -> list[fl
         return []
     ends = known.steps + known.half_bin
     return [float(mean) for end, mean in zip(ends, known.mean, strict=True) if end <= until + 1e-6]
-
-
-def _bin_width(known: PaperCurve | None) -> int:
-    return 0 if known is None else round(2 * known.half_bin)

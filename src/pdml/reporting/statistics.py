@@ -1,7 +1,8 @@
 """Statistics over seeds and tasks: means with intervals, curves, and aggregates.
 
-Intervals of a curve are Student's, over seeds. Aggregates over tasks are those of [Agarwal et al. 2021]: interquartile
-mean, optimality gap and probability of improvement, with a bootstrap that resamples the seeds of each task.
+Intervals of a mean are Student's, over seeds; those of a difference or a ratio of two means are Welch's. Aggregates
+over tasks are those of [Agarwal et al. 2021]: interquartile mean, optimality gap and probability of improvement, with a
+bootstrap that resamples the seeds of each task.
 """
 
 from collections.abc import Callable, Sequence
@@ -66,23 +67,26 @@ def difference_interval(
     if not len(x) or not len(y):
         return Estimate(np.nan, np.nan, np.nan, len(x) + len(y))
     value = float(x.mean() - y.mean())
-    half = _welch_half([_mean_variance(x), _mean_variance(y)], [len(x), len(y)], level)
+    half = _welch_half([mean_variance(x), mean_variance(y)], [len(x), len(y)], level)
     return Estimate(value, value - half, value + half, len(x) + len(y))
 
 
 def ratio_interval(ours: Float[np.ndarray, " n"], theirs: Float[np.ndarray, " m"], level: float = 0.95) -> Estimate:
-    """Return the ratio of two positive means and its interval: Welch's for its logarithm, to first order."""
+    """Return the ratio of two means and its interval: Welch's for its logarithm, to first order.
+
+    There is none unless both means are positive.
+    """
     x, y = _finite(ours), _finite(theirs)
-    if not len(x) or not len(y):
+    if not len(x) or not len(y) or min(x.mean(), y.mean()) <= 0.0:
         return Estimate(np.nan, np.nan, np.nan, len(x) + len(y))
     value = float(x.mean() / y.mean())
-    relative = [_mean_variance(scores) / float(scores.mean()) ** 2 for scores in (x, y)]
+    relative = [mean_variance(scores) / float(scores.mean()) ** 2 for scores in (x, y)]
     half = _welch_half(relative, [len(x), len(y)], level)
     return Estimate(value, value * float(np.exp(-half)), value * float(np.exp(half)), len(x) + len(y))
 
 
-def _mean_variance(scores: Float64[np.ndarray, " n"]) -> float:
-    """Return the variance of a mean; NaN for a single score."""
+def mean_variance(scores: Float64[np.ndarray, " n"]) -> float:
+    """Return the variance of a mean, the square of its standard error; NaN for a single score."""
     return float(scores.var(ddof=1)) / len(scores) if len(scores) > 1 else float("nan")
 
 

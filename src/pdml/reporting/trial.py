@@ -5,17 +5,18 @@ that did not win is removed from the package.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float64
 
 from pdml.core.errors import UserError
 from pdml.core.evaluation_counts import EvaluationCounts
-from pdml.reporting.read import Columns, read_table
-from pdml.reporting.statistics import mean_interval
+from pdml.reporting.read import read_table
+from pdml.reporting.statistics import mean_interval, mean_variance
 
 EXPLAINS = {
     "agent/value_bias": ("critic minus model's return", "{:+.0f}"),
@@ -26,13 +27,23 @@ EXPLAINS = {
 """Columns of progress.csv that may explain a result, with their titles and how they are written."""
 
 
+class Window(NamedTuple):
+    """The evaluations that count, by real steps: the same for all arms, which may differ in their warm-up."""
+
+    first: int
+    last: int
+    """A run counts once it has been evaluated at this step."""
+    settle: int
+    """Steps after `first` in which no evaluation counts as low."""
+
+
 class TrialRun(NamedTuple):
     """What a trial needs of one run."""
 
     score: float
     """Mean return of its evaluations."""
     low_share: float
-    """Share of evaluations below half of the best so far, without the first ones."""
+    """Share of evaluations below half of the best so far; NaN if none counts."""
     explains: dict[str, float]
     """Means over the run of the columns of `EXPLAINS`; NaN where it has none."""
 
@@ -50,26 +61,18 @@ class ArmResult(NamedTuple):
     """Whether it is whole, ahead of the base, and its share of low evaluations is not larger."""
 
     @property
-    def score(self) -> float:
-        """Mean over runs."""
-        return mean(run.score for run in self.runs)
-
-    @property
-    def low_share(self) -> float:
-        """Mean over runs."""
-        return mean(run.low_share for run in self.runs)
+    def scores(self) -> Float64[np.ndarray, " n"]:
+        """Those of its runs."""
+        return np.array([run.score for run in self.runs], np.float64)
 
 
-def read_trial(path: Path, first: int, settle: int) -> dict[str, list[TrialRun]]:
-    """Read the runs at path/ARM/seed_K, by arm.
-
-    Args:
-        first: Evaluations before this real step do not count: arms may differ in their warm-up.
-        settle: Real steps from `first` on in which a low evaluation does not count yet.
-    """
+def read_trial(path: Path, window: Window) -> dict[str, list[TrialRun]]:
+    """Read the runs at path/ARM/seed_K, by arm; those that are not evaluated at the last step yet are left out."""
     arms: dict[str, list[TrialRun]] = {}
     for file in sorted(path.glob("*/seed_*/evaluations.csv")):
-        arms.setdefault(file.parents[1].name, []).append(_read_run(file.parent, first, settle))
+        if re.fullmatch(r"seed_\d+", file.parent.name):
+            run = _read_run(file.parent, window)
+            arms.setdefault(file.parents[1].name, []).extend([] if run is None else [run])
     if not arms:
         raise UserError(f"trial = '{path}': no run there (no ARM/seed_K/evaluations.csv)")
     return arms
@@ -83,73 +86,66 @@ def judge_trial(arms: dict[str, list[TrialRun]], base: str, seeds: int) -> list[
     """
     if base not in arms:
         raise UserError(f"base = '{base}': no such arm; there are: {', '.join(sorted(arms))}")
-    standard = ArmResult(base, arms[base], 0.0, math.nan, is_candidate=False)
-    found = [standard]
-    for name, runs in arms.items():
-        if name == base:
-            continue
-        arm = ArmResult(name, runs, math.nan, _standard_error(runs, standard.runs), is_candidate=False)
-        is_whole = min(len(runs), len(standard.runs)) >= seeds
-        is_better = arm.score > standard.score and arm.low_share <= standard.low_share
-        found.append(arm._replace(ahead=arm.score - standard.score, is_candidate=is_whole and is_better))
-    return sorted(found, key=lambda arm: -arm.score)
+    judged = [_judge(name, runs, arms[base], seeds) for name, runs in arms.items()]
+    return sorted(judged, key=lambda arm: -_mean(arm.scores) if arm.runs else math.inf)
 
 
 def trial_table(results: Sequence[ArmResult], base: str, seeds: int) -> str:
     """Write a trial as a Markdown table, a row per arm."""
     titles = [title for title, _ in EXPLAINS.values()]
-    names = ["arm", "seeds", "mean return", f"ahead of {base}", "low evaluations", *titles, ""]
-    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    names = ["arm", "seeds", "mean return ± deviation", f"ahead of {base} ± standard error", "low evaluations", *titles]
+    lines = [f"| {' | '.join([*names, ''])} |", "|---" * (len(names) + 1) + "|"]
     for arm in results:
-        scores = [run.score for run in arm.runs]
-        spread = f" ± {stdev(scores):.0f}" if len(scores) > 1 else ""
+        deviation = math.sqrt(mean_variance(arm.scores) * len(arm.runs)) if arm.runs else math.nan
         cells = [
-            arm.name,
-            f"{len(scores)}" if len(scores) >= seeds else f"{len(scores)} of {seeds}",
-            f"{arm.score:.0f}{spread}",
-            "–" if arm.name == base else _with_error(arm),
-            f"{100 * arm.low_share:.0f} %",
-            *(_explained(arm, column, form) for column, (_, form) in EXPLAINS.items()),
+            arm.name.replace("|", "\\|"),
+            f"{len(arm.runs)}" if len(arm.runs) >= seeds else f"{len(arm.runs)} of {seeds}",
+            _written(_mean(arm.scores), "{:.0f}") + _written(deviation, " ± {:.0f}", ""),
+            "–" if arm.name == base else _written(arm.ahead, "{:+.0f}") + _written(arm.error, " ± {:.0f}", ""),
+            _written(100 * _mean([run.low_share for run in arm.runs]), "{:.0f} %"),
+            *(_written(_mean([run.explains[name] for run in arm.runs]), form) for name, (_, form) in EXPLAINS.items()),
             "base" if arm.name == base else "candidate" if arm.is_candidate else "",
         ]
-        lines.append(f"| {' | '.join(cells)} |".replace(" -", " −"))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _read_run(path: Path, first: int, settle: int) -> TrialRun:
+def _judge(name: str, runs: list[TrialRun], base: list[TrialRun], seeds: int) -> ArmResult:
+    ours, theirs = (np.array([run.score for run in each], np.float64) for each in (runs, base))
+    low, standard_low = (_mean([run.low_share for run in each]) for each in (runs, base))
+    ahead, is_whole = _mean(ours) - _mean(theirs), min(len(runs), len(base)) >= seeds
+    error = math.sqrt(mean_variance(ours) + mean_variance(theirs)) if len(ours) and len(theirs) else math.nan
+    return ArmResult(name, runs, ahead, error, is_whole and ahead > 0.0 and low <= standard_low)
+
+
+def _read_run(path: Path, window: Window) -> TrialRun | None:
+    """Read a run; None if it has not come to the last step yet."""
     problems: list[str] = []
-    steps, returns = _evaluations(read_table(path / "evaluations.csv", ("step", "return"), problems), first)
-    if problems or not len(steps):
-        raise UserError(f"run = '{path}': {problems[0] if problems else f'no evaluation from step {first} on'}")
-    counts = EvaluationCounts()
-    low = []
+    table = read_table(path / "evaluations.csv", ("step", "return"), problems)
+    steps = np.unique(table.get("step", np.zeros(0)))
+    if window.last not in steps:
+        return None
+    progress = read_table(path / "progress.csv", ("step",), problems)
+    steps = steps[(steps >= window.first) & (steps <= window.last)]
+    returns = np.array([table["return"][table["step"] == step].mean() for step in steps])
+    problems += [
+        f"{path / 'evaluations.csv'}: step {step:.0f} has no finite return" for step in steps[np.isnan(returns)]
+    ]
+    if problems:
+        raise UserError(problems[0])
+    counts, low = EvaluationCounts(), []
     for step, value in zip(steps, returns, strict=True):
         before, counts = counts, counts.after(float(value))
-        if step > first + settle:
-            low.append(counts.low > before.low)
-    progress = read_table(path / "progress.csv", ("step",), problems)
-    explains = {column: mean_interval(progress.get(column, np.full(1, np.nan))).value for column in EXPLAINS}
-    return TrialRun(float(returns.mean()), float(np.mean(low)) if low else math.nan, explains)
+        if step > window.first + window.settle:
+            low.append(float(counts.low > before.low))
+    explains = {column: _mean(progress.get(column, ())) for column in EXPLAINS}
+    return TrialRun(float(returns.mean()), _mean(low), explains)
 
 
-def _evaluations(table: Columns, first: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the real steps of evaluations, and their mean returns."""
-    steps = np.unique(table.get("step", np.zeros(0)))
-    steps = steps[steps >= first]
-    return steps, np.array([table["return"][table["step"] == step].mean() for step in steps])
+def _mean(values: Sequence[float] | np.ndarray) -> float:
+    """Return the mean of the values that are finite; NaN if there is none."""
+    return mean_interval(np.asarray(values, np.float64)).value
 
 
-def _standard_error(ours: Sequence[TrialRun], theirs: Sequence[TrialRun]) -> float:
-    """Return the standard error of the difference of two mean scores."""
-    if min(len(ours), len(theirs)) < 2:
-        return math.nan
-    return math.hypot(*(stdev(run.score for run in runs) / math.sqrt(len(runs)) for runs in (ours, theirs)))
-
-
-def _with_error(arm: ArmResult) -> str:
-    return f"{arm.ahead:+.0f}" + ("" if math.isnan(arm.error) else f" ± {arm.error:.0f}")
-
-
-def _explained(arm: ArmResult, column: str, form: str) -> str:
-    value = mean_interval(np.array([run.explains[column] for run in arm.runs])).value
-    return "–" if math.isnan(value) else form.format(value)
+def _written(value: float, form: str, nothing: str = "–") -> str:
+    return nothing if math.isnan(value) else form.format(value).replace("-", "−")
