@@ -10,6 +10,7 @@ from pdml.config.fields import get
 from pdml.config.methods import METHODS, PRESETS
 from pdml.config.parse import shown
 from pdml.config.tasks import TASKS
+from pdml.reporting import published
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"
 
@@ -24,6 +25,21 @@ def test_tables_of_settings_are_the_defaults(method):
     for name, *values in cells[2:]:
         expected = [shown(get(defaults(f"{env}-v5", method), name.strip("`"))) for env in TASKS]
         assert values == expected, name
+
+
+def test_two_updates_per_step_are_where_the_published_returns_on_the_page_are_better():
+    row = r"^  \| (\w+) \| (\d+ ± \d+ \(\d\)) \| (\d+ ± \d+ \(\d\)) \|$"
+    table = re.findall(row, (PAGES / "dhmbpo.md").read_text(), re.MULTILINE)
+    assert [env for env, *_ in table] == ["Walker2d", "HalfCheetah", "Ant", "Humanoid", "Hopper"]
+    for env, *cells in table:
+        curves = [published.dhmbpo_curve(f"{env}-v5", updates) for updates in (1, 2)]
+        points = [(one.mean[3], (one.high - one.mean)[3], one.seeds) for one in curves]
+        assert all(one.steps[3] + published.DHMBPO_WARMUP == 50_000 for one in curves)
+        assert cells == [f"{mean:.0f} ± {deviation:.0f} ({seeds})" for mean, deviation, seeds in points]
+        better = 2 if points[1][0] > points[0][0] else 1
+        for method in ("dhmbpo", "pdml-dhmbpo"):
+            assert defaults(f"{env}-v5", method).learning.updates_per_step == better
+            assert defaults(f"{env}-v5", method, "published").learning.updates_per_step == 1
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -10,6 +10,7 @@ from fake_runs import write_run, write_seeds
 from pdml.reporting import published, read, summary
 from pdml.reporting.figures import KINDS
 from pdml.reporting.rows import write_rows
+from pdml.reporting.seed_table import short_table
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +106,11 @@ def test_a_run_without_timing_is_named(tmp_path):
     assert found.notes == ["pdml seed 0: no timing"]
     (text,) = KINDS["time"].draw(found.rows).axes[0].texts
     assert text.get_text() == " no timing"
+
+
+@pytest.mark.parametrize(("changes", "cell"), [({}, "3753 ± 1706, 8 seeds"), ({"updates_per_step": 1}, "–")])
+def test_a_short_table_has_the_published_number_of_as_many_updates(tmp_path, changes, cell):
+    returns = [1.0] * 25
+    write_run(tmp_path / "run", "dhmbpo", env="Walker2d-v5", steps=25_000, returns=returns, **changes)
+    *_, row = short_table(read.read_all([tmp_path])).splitlines()
+    assert row.endswith(f"| 30000 | 1 | 1 | {cell} |")

@@ -112,7 +112,7 @@ _DOUBLE = (Feature.MODEL, Feature.DOUBLE_HORIZON, Feature.CRITIC_ENSEMBLE)
 
 _DOUBLE_CHANGES: Changes = {
     "model_every": 1000,
-    "updates_per_step": 1,
+    "updates_per_step": ByTask("1 or 2, by task", lambda task: task.double_horizon_updates),
     "agent.hidden_sizes": (256, 256, 256),
     "agent.gamma": 0.995,
     "agent.target_entropy": ByTask("-action", lambda task: -float(task.action_size)),
@@ -297,6 +297,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "published": Preset(
         {
+            "updates_per_step": 1,
             "dynamics.batch_size": 2048,
             "dynamics.holdout_max": 12_288,
             "dynamics.patience": ByTask("50 ln(obs + 1)", lambda task: int(50 * math.log(task.obs_size + 1))),

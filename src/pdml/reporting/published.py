@@ -58,17 +58,18 @@ def task_of(env: str) -> str:
     return env.rpartition("-")[0]
 
 
-def curve(env: str, method: str, figure: str | None = None) -> PaperCurve | None:
+def curve(env: str, method: str, figure: str | None = None, updates: int = 1) -> PaperCurve | None:
     """Return the published curve of a method, with its band if any figure has one; None if nothing is published.
 
     The curve of DHMBPO is that of its authors; see `dhmbpo_curve`.
 
     Args:
         figure: One of the figures of `curves.csv`; by default any of them, then the main comparison.
+        updates: DHMBPO's updates per step.
     """
     record = METHODS[method]
     if record.is_double_horizon:
-        return None if record.builds_on or figure is not None else dhmbpo_curve(env)
+        return None if record.builds_on or figure is not None else dhmbpo_curve(env, updates)
     return _paper_curve(env, record.paper_name, figure)
 
 

@@ -60,10 +60,11 @@ def short_table(runs: Sequence[Run], last: int = 1, until: int | None = None) ->
 
 def _published(run: Run, step: float) -> str:
     """Return the published mean, deviation and number of seeds at a real step, where the curve has such a point."""
-    known = None if differences(run) else published.curve(run.config.env, run.config.method)
+    config = run.config
+    known = None if differences(run) else published.curve(config.env, config.method, updates=config.updates_per_step)
     if known is None or known.half_bin > 0:  # the paper's points are means over bins
         return "–"
-    at = known.steps == step - run.config.warmup_steps
+    at = known.steps == step - config.warmup_steps
     if not at.any():
         return "–"
     value, deviation = float(known.mean[at][0]), float((known.high - known.mean)[at][0])
