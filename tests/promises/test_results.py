@@ -15,6 +15,7 @@ from pdml.config.fields import different, get, leaves
 from pdml.config.files import read_config, require_same
 from pdml.config.methods import METHODS
 from pdml.config.parse import parse
+from pdml.reporting.claims import diagnosed, mean_return
 from pdml.reporting.marked_pages import find_marks, find_pages
 from pdml.reporting.paper_claims import paper_claims
 from pdml.reporting.read import differences, read_all, returns
@@ -131,6 +132,21 @@ def test_kept_runs_of_the_plan_are_where_its_study_has_them(name):
     assert kept
     for run in kept:
         require_same(run.settings, read_config(run.path / "config.json"), run.path)
+
+
+def test_the_page_of_pusher_says_what_the_runs_say():
+    runs = read_all([ROOT / "results" / "Pusher-v5"])
+    score, error = mean_return(12_000), diagnosed("current_l2", 12_000)
+    gap = diagnosed("current_l2-overall_l2", 12_000)
+    pdml, mbpo = ([run for run in runs if run.config.method == method] for method in ("pdml", "mbpo"))
+    lead = [score(ours) - score(theirs) for ours, theirs in zip(pdml, mbpo, strict=True)]
+    assert len(lead) == 5
+    assert lead[1] > 0.8 * sum(lead)
+    assert max(abs(lead[seed]) for seed in (0, 2, 3, 4)) < 4
+    assert sum(value < 0 for value in lead) == 1
+    assert all(-41 < returns(run).values[-1] < -33 for run in runs)
+    assert all(error(ours) < error(theirs) for ours, theirs in zip(pdml, mbpo, strict=True))
+    assert sum(gap(run) > 0 for run in mbpo) == 1
 
 
 PAGES = [ROOT / "README.md", *find_pages([ROOT / "docs", ROOT / "results"])]
