@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pdml.cli import main
@@ -24,6 +25,7 @@ from pdml.sweeps.study import read_study
 
 ROOT = Path(__file__).parents[2]
 PENDULUM = ROOT / "results" / "InvertedPendulum-v5"
+PLAN = ROOT / "results" / "PLAN.md"
 HOPPER = ROOT / "results" / "double-horizon" / "Hopper-v5"
 DOUBLE = [name for name, method in METHODS.items() if method.is_double_horizon]
 
@@ -70,7 +72,7 @@ def test_the_arms_with_weights_in_one_place_have_their_complete_seeds_on_hopper(
         assert json.loads((run.path / "metadata.json").read_text())["modified"] is False
 
 
-SETS = {"A": 15, "B": 12, "C": 10, "D": 21, "F": 6, "G": 8, "trial": 39}
+SETS = {"A": 15, "B": 12, "C": 10, "D": 21, "F": 6, "G": 8, "trial": 42}
 """The studies of the plan, and how many runs they have."""
 
 
@@ -102,9 +104,8 @@ def test_the_studies_have_the_runs_that_the_claims_wait_for():
 
 
 def test_the_arms_of_the_trial_are_those_of_the_plan():
-    section = (ROOT / "results" / "PLAN.md").read_text().partition("## A steadier DHMBPO")[2]
+    section = PLAN.read_text().partition("## A steadier DHMBPO")[2]
     told = dict(re.findall(r"^\| ([a-z-]+) \| `(--[^`]+)` \|", section, re.MULTILINE))
-    assert told.pop("kl") == "--double.kl_bound B"  # it joins when its bound is known
     arms = [read_flags(options.split()) for options in told.values()]
     arms += [{}, read_flags([*told["near"].split(), *told["tau"].split()])]
     found = []
@@ -113,6 +114,11 @@ def test_the_arms_of_the_trial_are_those_of_the_plan():
         changed = {name: get(run.settings, name) for name in different(run.settings, base) if name in LEARNED}
         found += [changed] if run.settings.learning.seed == 1000 else []
     assert sorted(map(repr, arms)) == sorted(map(repr, found))
+
+
+def test_the_bound_of_the_trial_follows_from_the_first_run_of_its_base():
+    (run,) = read_all([ROOT / "results" / "trial" / "Hopper-v5" / "dhmbpo" / "seed_1000"])
+    assert f"--double.kl_bound {np.median(run.progress['agent/divergence'][1:]) / 4:.2g}`" in PLAN.read_text()
 
 
 def read_flags(words):
@@ -177,6 +183,7 @@ MARKED = {
     "results/double-horizon/Hopper-v5/README.md": ["summary"] * 4 + ["figure"],
     "results/Pusher-v5/README.md": ["summary"] + ["figure"] * 2,
     "results/InvertedPendulum-v5/README.md": ["summary"],
+    "results/trial/README.md": ["results"],
 }
 """The commands of the marks of pages; a page may have more."""
 
@@ -222,7 +229,7 @@ def test_a_page_shows_the_figures_that_it_draws(page):
 def test_a_command_beside_a_table_is_the_one_that_wrote_it(page):
     text = page.read_text()
     written = {("pdml", *mark.words) for mark in find_marks(page, text)}
-    command = r"`(pdml (?:(?:summary|figure) [^`]*results/|results (?:claims|speed) results\b)[^`]*)`"
+    command = r"`(pdml (?:(?:summary|figure) [^`]*results/|results (?:claims|speed|trial) results\b)[^`]*)`"
     said = re.findall(command, "\n".join(hand_written(page)))
     assert {tuple(shlex.split(line)) for line in said} - written == set()
 
