@@ -205,7 +205,7 @@ def _trial_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--base", metavar="ARM", required=True, help="the arm without changes")
     parser.add_argument("--seeds", metavar="N", required=True, help="runs that are planned per arm")
     parser.add_argument(
-        "--last", metavar="STEP", required=True, help="last real step; a run counts once it is evaluated"
+        "--last", metavar="STEP", required=True, help="last real step; a run counts once it is evaluated there"
     )
     parser.add_argument(
         "--first", metavar="STEP", default="0", help="real step from which on evaluations count (default: 0)"

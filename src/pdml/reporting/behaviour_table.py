@@ -16,8 +16,8 @@ from pdml.reporting.behaviour import (
 )
 from pdml.reporting.curves import shared_settings
 from pdml.reporting.read import Run, groups, one_environment
-from pdml.reporting.rows import value_at
-from pdml.reporting.statistics import mean_interval, median_duration, rank_correlation
+from pdml.reporting.rows import cell_text, value_at
+from pdml.reporting.statistics import finite_mean, median_duration, rank_correlation
 
 CRITICS = ("value_mean", "return_mean", "bias")
 _FORMS = ("{:.0f}", "{:.0f}", "{:+.0f}")
@@ -49,23 +49,14 @@ def behaviour_table(runs: Sequence[Run], problems: list[str]) -> str:
         cells = [
             curve,
             str(len(group)),
-            _number(_mean([_correlation(run) for run in group]), "{:+.2f}"),
-            _number(100 * _mean([_mean(stands(run)) for run in group]), "{:.0f} %"),
-            _number(100 * _mean([_last_share(run) for run in group]), "{:.0f} %"),
+            cell_text(finite_mean([_correlation(run) for run in group]), "{:+.2f}"),
+            cell_text(100 * finite_mean([finite_mean(stands(run)) for run in group]), "{:.0f} %"),
+            cell_text(100 * finite_mean([_last_share(run) for run in group]), "{:.0f} %"),
             _kept(group),
             *(_critics([[value_at(one[title], step) for one in found] for title in CRITICS]) for step in steps),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, *(f"\n{note}." for note in shared_settings(runs))])
-
-
-def _mean(values: Sequence[float] | np.ndarray) -> float:
-    """Return the mean of the values that are finite; NaN if there is none."""
-    return mean_interval(np.asarray(values, float)).value
-
-
-def _number(value: float, form: str) -> str:
-    return "–" if math.isnan(value) else form.format(value).replace("-", "−")
 
 
 def _correlation(run: Run) -> float:
@@ -76,7 +67,7 @@ def _correlation(run: Run) -> float:
 def _last_share(run: Run) -> float:
     """Return the mean effective share over the last bin's length of a run."""
     share = effective_share(run)
-    return _mean(share.values[share.steps > share.steps[-1] - BIN]) if len(share.steps) else math.nan
+    return finite_mean(share.values[share.steps > share.steps[-1] - BIN]) if len(share.steps) else math.nan
 
 
 def _kept(group: Sequence[Run]) -> str:
@@ -92,5 +83,5 @@ def _kept(group: Sequence[Run]) -> str:
 
 def _critics(columns: list[list[float]]) -> str:
     """Write the seeds' mean bias, value and return."""
-    value, later, bias = (_number(_mean(values), form) for values, form in zip(columns, _FORMS, strict=True))
+    value, later, bias = (cell_text(finite_mean(values), form) for values, form in zip(columns, _FORMS, strict=True))
     return f"{bias} ({value}, {later})" if bias != "–" else bias

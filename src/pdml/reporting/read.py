@@ -252,12 +252,14 @@ def name(run: Run) -> str:
 
 def returns(run: Run) -> Series:
     """Return the mean return of each evaluation, by steps after warm-up."""
-    if not run.evaluations:
-        return column(run, {}, "return")
-    step, value = run.evaluations["step"], run.evaluations["return"]
-    steps = np.unique(step)
-    means = np.array([value[step == s].mean() for s in steps])
+    steps, means = mean_returns(run.evaluations)
     return Series(name(run), (steps - run.config.warmup_steps).astype(int), means)
+
+
+def mean_returns(evaluations: Columns) -> tuple[np.ndarray, np.ndarray]:
+    """Return the real steps of evaluations, and the mean return over the episodes of each."""
+    steps = np.unique(evaluations.get("step", np.zeros(0)))
+    return steps, np.array([evaluations["return"][evaluations["step"] == step].mean() for step in steps])
 
 
 def column(run: Run, table: Columns, title: str) -> Series:

@@ -49,6 +49,11 @@ def value_at(series: Series, step: int) -> float:
     return float(found[0]) if len(found) else float("nan")
 
 
+def cell_text(value: float, form: str, nothing: str = "–") -> str:
+    """Write a number into the cell of a page's table, with a true minus sign; NaN is nothing."""
+    return nothing if np.isnan(value) else form.format(value).replace("-", "−")
+
+
 def write_rows(path: Path, rows: list[Row]) -> None:
     """Write rows as csv. Numbers read back exactly; None and NaN are empty."""
     columns = list(dict.fromkeys(column for row in rows for column in row))

@@ -59,6 +59,12 @@ def mean_interval(values: Float[np.ndarray, " n"], level: float = 0.95) -> Estim
     return Estimate(mean, mean - half, mean + half, n)
 
 
+def finite_mean(values: Sequence[float] | np.ndarray) -> float:
+    """Return the mean of the values that are finite; NaN if there is none."""
+    kept = _finite(np.asarray(values, np.float64))
+    return float(kept.mean()) if len(kept) else float("nan")
+
+
 def difference_interval(
     ours: Float[np.ndarray, " n"], theirs: Float[np.ndarray, " m"], level: float = 0.95
 ) -> Estimate:

@@ -49,7 +49,7 @@ def _final_return(env: str, curve: str, group: Sequence[Run]) -> tuple[Row, list
         {"env": env, "curve": curve, "method": group[0].config.method}
         | {"first_step": min(ends), "step": max(ends)}
         | estimate_columns(statistics.mean_interval(np.array([value for _, value in last], float)))
-        | {"last_five": statistics.mean_interval(five).value}
+        | {"last_five": statistics.finite_mean(five)}
         | {"paper": None if paper is None else float(paper.mean[-1])}
         | {"paper_step": None if paper is None else float(paper.steps[-1] + paper.half_bin)}
         | {"paper_label": None if paper is None else paper.label}
@@ -100,7 +100,7 @@ def training_time(runs: Sequence[Run]) -> Rows:
     for env in sorted({run.config.env for run in runs}):
         of_env = groups([run for run in runs if run.config.env == env])
         hours = {curve: [_hours(run) for run in group] for curve, group in of_env.items()}
-        base = statistics.mean_interval(np.array(hours.get(BASELINE, [np.nan]))).value
+        base = statistics.finite_mean(hours.get(BASELINE, ()))
         paper_base = published.training_hours(env, BASELINE)
         for curve, group in of_env.items():
             notes += [f"{name(run)}: no timing" for run, h in zip(group, hours[curve], strict=True) if np.isnan(h)]

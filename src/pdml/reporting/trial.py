@@ -15,8 +15,9 @@ from jaxtyping import Float64
 
 from pdml.core.errors import UserError
 from pdml.core.evaluation_counts import EvaluationCounts
-from pdml.reporting.read import read_table
-from pdml.reporting.statistics import mean_interval, mean_variance
+from pdml.reporting.read import mean_returns, read_table
+from pdml.reporting.rows import cell_text
+from pdml.reporting.statistics import finite_mean, mean_variance
 
 EXPLAINS = {
     "agent/value_bias": ("critic minus model's return", "{:+.0f}"),
@@ -87,7 +88,7 @@ def judge_trial(arms: dict[str, list[TrialRun]], base: str, seeds: int) -> list[
     if base not in arms:
         raise UserError(f"base = '{base}': no such arm; there are: {', '.join(sorted(arms))}")
     judged = [_judge(name, runs, arms[base], seeds) for name, runs in arms.items()]
-    return sorted(judged, key=lambda arm: -_mean(arm.scores) if arm.runs else math.inf)
+    return sorted(judged, key=lambda arm: -finite_mean(arm.scores) if arm.runs else math.inf)
 
 
 def trial_table(results: Sequence[ArmResult], base: str, seeds: int) -> str:
@@ -100,10 +101,13 @@ def trial_table(results: Sequence[ArmResult], base: str, seeds: int) -> str:
         cells = [
             arm.name.replace("|", "\\|"),
             f"{len(arm.runs)}" if len(arm.runs) >= seeds else f"{len(arm.runs)} of {seeds}",
-            _written(_mean(arm.scores), "{:.0f}") + _written(deviation, " ± {:.0f}", ""),
-            "–" if arm.name == base else _written(arm.ahead, "{:+.0f}") + _written(arm.error, " ± {:.0f}", ""),
-            _written(100 * _mean([run.low_share for run in arm.runs]), "{:.0f} %"),
-            *(_written(_mean([run.explains[name] for run in arm.runs]), form) for name, (_, form) in EXPLAINS.items()),
+            cell_text(finite_mean(arm.scores), "{:.0f}") + cell_text(deviation, " ± {:.0f}", ""),
+            "–" if arm.name == base else cell_text(arm.ahead, "{:+.0f}") + cell_text(arm.error, " ± {:.0f}", ""),
+            cell_text(100 * finite_mean([run.low_share for run in arm.runs]), "{:.0f} %"),
+            *(
+                cell_text(finite_mean([run.explains[name] for run in arm.runs]), form)
+                for name, (_, form) in EXPLAINS.items()
+            ),
             "base" if arm.name == base else "candidate" if arm.is_candidate else "",
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -112,8 +116,8 @@ def trial_table(results: Sequence[ArmResult], base: str, seeds: int) -> str:
 
 def _judge(name: str, runs: list[TrialRun], base: list[TrialRun], seeds: int) -> ArmResult:
     ours, theirs = (np.array([run.score for run in each], np.float64) for each in (runs, base))
-    low, standard_low = (_mean([run.low_share for run in each]) for each in (runs, base))
-    ahead, is_whole = _mean(ours) - _mean(theirs), min(len(runs), len(base)) >= seeds
+    low, standard_low = (finite_mean([run.low_share for run in each]) for each in (runs, base))
+    ahead, is_whole = finite_mean(ours) - finite_mean(theirs), min(len(runs), len(base)) >= seeds
     error = math.sqrt(mean_variance(ours) + mean_variance(theirs)) if len(ours) and len(theirs) else math.nan
     return ArmResult(name, runs, ahead, error, is_whole and ahead > 0.0 and low <= standard_low)
 
@@ -122,12 +126,12 @@ def _read_run(path: Path, window: Window) -> TrialRun | None:
     """Read a run; None if it has not come to the last step yet."""
     problems: list[str] = []
     table = read_table(path / "evaluations.csv", ("step", "return"), problems)
-    steps = np.unique(table.get("step", np.zeros(0)))
+    steps, returns = mean_returns(table)
     if window.last not in steps:
         return None
     progress = read_table(path / "progress.csv", ("step",), problems)
-    steps = steps[(steps >= window.first) & (steps <= window.last)]
-    returns = np.array([table["return"][table["step"] == step].mean() for step in steps])
+    counted = (steps >= window.first) & (steps <= window.last)
+    steps, returns = steps[counted], returns[counted]
     problems += [
         f"{path / 'evaluations.csv'}: step {step:.0f} has no finite return" for step in steps[np.isnan(returns)]
     ]
@@ -138,14 +142,5 @@ def _read_run(path: Path, window: Window) -> TrialRun | None:
         before, counts = counts, counts.after(float(value))
         if step > window.first + window.settle:
             low.append(float(counts.low > before.low))
-    explains = {column: _mean(progress.get(column, ())) for column in EXPLAINS}
-    return TrialRun(float(returns.mean()), _mean(low), explains)
-
-
-def _mean(values: Sequence[float] | np.ndarray) -> float:
-    """Return the mean of the values that are finite; NaN if there is none."""
-    return mean_interval(np.asarray(values, np.float64)).value
-
-
-def _written(value: float, form: str, nothing: str = "–") -> str:
-    return nothing if math.isnan(value) else form.format(value).replace("-", "−")
+    explains = {column: finite_mean(progress.get(column, ())) for column in EXPLAINS}
+    return TrialRun(float(returns.mean()), finite_mean(low), explains)
