@@ -9,7 +9,7 @@ from fake_runs import write_run, write_seeds
 
 from pdml.reporting import published, read, summary
 from pdml.reporting.figures import KINDS
-from pdml.reporting.rows import write_rows
+from pdml.reporting.rows import other_rows, write_rows
 from pdml.reporting.seed_table import short_table
 
 
@@ -114,3 +114,10 @@ def test_a_short_table_has_the_published_number_of_as_many_updates(tmp_path, cha
     write_run(tmp_path / "run", "dhmbpo", env="Walker2d-v5", steps=25_000, returns=returns, **changes)
     *_, row = short_table(read.read_all([tmp_path])).splitlines()
     assert row.endswith(f"| 30000 | 1 | 1 | {cell} |")
+
+
+def test_rows_beside_others_are_those_of_other_steps(tmp_path):
+    file = tmp_path / "rows.csv"
+    assert other_rows(file, [{"step": 10}], "step") == []
+    file.write_text("step,error\n10,1.5\n20,2.5\n,9\n30,1,2\nhalf")
+    assert other_rows(file, [{"step": 10}], "step") == [{"step": "20", "error": "2.5"}]

@@ -60,7 +60,7 @@ def rows(path):
 
 @pytest.mark.slow
 def test_the_archived_model_has_the_error_that_was_diagnosed_at_its_step(trained):
-    found = converged_errors(trained, fresh=50, max_epochs=30, patience=30)
+    found = list(converged_errors(trained, fresh=50, max_epochs=30, patience=30))
     diagnosed = {row["step"]: row for row in rows(trained / "diagnostics.csv")}
     assert [row["step"] for row in found] == [80, 160]
     for row in found:
@@ -71,13 +71,24 @@ def test_the_archived_model_has_the_error_that_was_diagnosed_at_its_step(trained
 
 
 def test_a_model_that_was_hardly_trained_improves_when_trained_further(trained):
-    first = converged_errors(trained, [20], fresh=50, max_epochs=300)[0]
+    (first,) = converged_errors(trained, [20], fresh=50, max_epochs=300)
     assert first["converged_l2"] < 0.5 * first["archived_l2"]
+
+
+def test_models_that_are_done_are_kept_when_the_next_one_fails(trained, monkeypatch):
+    def converge(run, file, after_warmup, fresh):
+        if after_warmup == 100:
+            raise UserError("the second one fails")
+        return {"step": 60 + after_warmup, "converged_l2": 0.5}
+
+    monkeypatch.setattr("pdml.studies.converged._converge", converge)
+    assert main(["analyse", "converged", str(trained)]) == 2
+    assert rows(trained / "analysis" / "converged.csv") == [{"step": "80", "converged_l2": "0.5"}]
 
 
 def test_a_step_that_is_not_archived_is_refused_with_those_that_are(trained):
     with pytest.raises(UserError, match=r"at = 80: not archived; there are 20, 100"):
-        converged_errors(trained, [80])
+        list(converged_errors(trained, [80]))
 
 
 class Steady(gymnasium.Env):
@@ -188,6 +199,8 @@ def test_critics_are_compared_at_the_archived_steps(trained, capsys):
     assert {key: str(value) for key, value in again.items()} == found[1]
     assert main(["analyse", "critics", str(trained), "--at", "80"]) == 2
     assert "at = 80: not archived; there are 20, 100" in capsys.readouterr().err
+    assert main(["analyse", "critics", str(trained), "--at", "100", "--episodes", "3"]) == 0
+    assert [row["episodes"] for row in rows(trained / "analysis" / "critics.csv")] == ["2", "3"]
 
 
 def test_every_block_keeps_its_policy_and_archives_keep_the_same(trained):

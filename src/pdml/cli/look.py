@@ -316,6 +316,7 @@ def _analyse(options: argparse.Namespace) -> int:
     require_run(options.path)
     prepare()
 
+    out = options.path / "analysis" / f"{options.what}.csv"
     if options.what == "converged":
         from pdml.studies.converged import converged_errors
 
@@ -327,8 +328,12 @@ def _analyse(options: argparse.Namespace) -> int:
     else:
         from pdml.studies.tsne import visited_points
 
-        rows = visited_points(options.path, at, fresh, seed)
-    _keep(rows, options.path / "analysis" / f"{options.what}.csv")
+        _keep(visited_points(options.path, at, fresh, seed), out)
+        print(out)
+        return 0
+    for row in rows:
+        _keep([row], out, beside="step")
+        print(f"{out}: step {row['step']}")
     return 0
 
 
@@ -343,18 +348,21 @@ def _theory(options: argparse.Namespace, seed: int) -> int:
     print(describe_theory(result))
     if options.out is not None:
         _keep(rows(result), options.out / "theory.csv")
+        print(options.out / "theory.csv")
     return 0
 
 
-def _keep(rows: list[dict[str, Any]], path: Path) -> None:
-    from pdml.reporting.rows import write_rows
+def _keep(rows: list[dict[str, Any]], path: Path, beside: str = "") -> None:
+    """Write rows, in the place of the file or beside those of it that have another value in a column."""
+    from pdml.reporting.rows import other_rows, write_rows
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if beside:
+            rows = sorted([*rows, *other_rows(path, rows, beside)], key=lambda row: int(row[beside]))
         write_rows(path, rows)
     except OSError as error:
         raise UserError(f"out = '{path.parent}': cannot be written ({error.strerror})") from None
-    print(path)
 
 
 def _steps(text: str) -> tuple[int, ...]:

@@ -55,13 +55,25 @@ def cell_text(value: float, form: str, nothing: str = "–") -> str:
 
 
 def write_rows(path: Path, rows: list[Row]) -> None:
-    """Write rows as csv. Numbers read back exactly; None and NaN are empty."""
+    """Write rows as csv. Numbers read back exactly; None and NaN are empty. A file is there whole or not at all."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
+    partial = path.with_name(f"{path.name}.partial")
+    with partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         for row in rows:
             writer.writerow([_cell(row.get(column)) for column in columns])
+    partial.replace(path)
+
+
+def other_rows(path: Path, rows: list[Row], by: str) -> list[Row]:
+    """Read the rows of a csv file that have a whole number in a column which none of the given rows has there."""
+    if not path.exists():
+        return []
+    given = {str(row[by]) for row in rows}
+    with path.open(newline="", encoding="utf-8") as file:
+        found = [dict(row) for row in csv.DictReader(file)]
+    return [row for row in found if (row.get(by) or "").isdecimal() and row[by] not in given and None not in row]
 
 
 def _cell(value: Any) -> str:

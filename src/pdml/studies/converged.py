@@ -3,7 +3,7 @@
 [Wang et al. 2023, Sec. 3 and its appendices].
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ from pdml.training.state import section
 
 def converged_errors(
     path: Path, steps: Sequence[int] = (), patience: int = 20, max_epochs: int = 500, fresh: int = 1000
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Train archived models further, on all data of their step uniformly, until the holdout error stops falling.
 
-    Before and after, the error is measured on fresh steps of the archived policy.
+    Before and after, the error is measured on fresh steps of the archived policy. Rows come one by one, since a model
+    may take many minutes.
 
     Args:
         steps: Archived steps, after warm-up; by default all.
@@ -35,7 +36,8 @@ def converged_errors(
     with opened(path, lambda settings: with_longer_fits(settings, patience, max_epochs)) as run:
         if run.parts.recipe.model is None:
             raise UserError(f"run = '{path}': method '{run.config.method}' has no model")
-        return [_converge(run, file, step, fresh) for step, file in run.chosen_archives(steps).items()]
+        for step, file in run.chosen_archives(steps).items():
+            yield _converge(run, file, step, fresh)
 
 
 def with_longer_fits(settings: Settings, patience: int, max_epochs: int) -> Settings:
