@@ -109,7 +109,8 @@ def test_only_runs_of_the_arm_that_went_far_enough_count(tmp_path):
 
 
 def test_measures_of_a_run(tmp_path):
-    path = write_run(tmp_path / "run", "mbpo", returns=(1.0, 2.0, 3.0, 6.0), diagnose=True)
+    archive_at = (6000, 8000)
+    path = write_run(tmp_path / "run", "mbpo", returns=(1.0, 2.0, 3.0, 6.0), diagnose=True, archive_at=archive_at)
     (path / "analysis").mkdir()
     (path / "analysis" / "converged.csv").write_text("step,converged_l2,paper_archived\n6000,3.5,\n8000,1.5,\n")
     (run,) = read_all([path])
@@ -123,6 +124,8 @@ def test_measures_of_a_run(tmp_path):
     )
     expected = np.mean([3.5 - rows[1000]["overall_l2"], 1.5 - rows[3000]["overall_l2"]])
     assert claims.converged_gap(run) == pytest.approx(expected)
+    (path / "analysis" / "converged.csv").write_text("step,converged_l2,paper_archived\n6000,3.5,\n")
+    assert math.isnan(claims.converged_gap(run))  # not all archived steps yet
     assert claims.time_share("evaluate")(run) == pytest.approx(10.0)
 
 
@@ -200,6 +203,8 @@ def test_the_papers_numbers_are_means_of_its_bins_up_to_the_step():
     # so early the paper's own PDML is behind on HalfCheetah: no size that runs could exclude
     assert by_text["PDML is ahead of MBPO on HalfCheetah-v5"] == "1778 and 1861 up to step 15000"
     assert sizes["PDML is ahead of MBPO on HalfCheetah-v5"] is None
+    assert sizes["PDML's one-step error on Hopper-v5 is about half of MBPO's"] == 0.5
+    assert sizes["PDML's one-step error on Walker2d-v5 is about half of MBPO's"] == pytest.approx(0.49, abs=0.005)
 
 
 def test_a_seed_counts_once(tmp_path):

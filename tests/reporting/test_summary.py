@@ -119,5 +119,5 @@ def test_a_short_table_has_the_published_number_of_as_many_updates(tmp_path, cha
 def test_rows_beside_others_are_those_of_other_steps(tmp_path):
     file = tmp_path / "rows.csv"
     assert other_rows(file, [{"step": 10}], "step") == []
-    file.write_text("step,error\n10,1.5\n20,2.5\n,9\n30,1,2\nhalf")
+    file.write_bytes(b"step,error\n10,1.5\n20,2.5\n,9\n30,1,2\n40\n\xff0,1\nhalf")
     assert other_rows(file, [{"step": 10}], "step") == [{"step": "20", "error": "2.5"}]

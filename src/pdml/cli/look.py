@@ -333,7 +333,7 @@ def _analyse(options: argparse.Namespace) -> int:
         return 0
     for row in rows:
         _keep([row], out, beside="step")
-        print(f"{out}: step {row['step']}")
+        print(f"{out}: step {row['step']}", flush=True)
     return 0
 
 

@@ -135,15 +135,13 @@ def time_share(phase: str) -> Measure:
 def converged_gap(run: Run) -> float:
     """Return how far a model that was trained further stays above the overall error of its step.
 
-    The mean over archived steps of its error on fresh steps of the archived policy, minus the run's overall error.
+    The mean over archived steps of its error on fresh steps of the archived policy, minus the run's overall error. NaN
+    unless every archived step was analysed.
     """
     table = read_table(run.path / "analysis" / "converged.csv", ("step", "converged_l2"), [])
     overall = dict(zip(run.diagnostics.get("step", ()), run.diagnostics.get("overall_l2", ()), strict=True))
-    gaps = [
-        error - overall[step]
-        for step, error in zip(table.get("step", ()), table.get("converged_l2", ()), strict=True)
-        if step in overall
-    ]
+    further = dict(zip(table.get("step", ()), table.get("converged_l2", ()), strict=True))
+    gaps = [further.get(step, math.nan) - overall.get(step, math.nan) for step in run.options.archive_at]
     return float(np.mean(gaps)) if gaps else math.nan
 
 

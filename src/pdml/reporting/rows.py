@@ -67,13 +67,17 @@ def write_rows(path: Path, rows: list[Row]) -> None:
 
 
 def other_rows(path: Path, rows: list[Row], by: str) -> list[Row]:
-    """Read the rows of a csv file that have a whole number in a column which none of the given rows has there."""
+    """Read the rows of a csv file that have a whole number in a column which none of the given rows has there.
+
+    Damaged rows are left out.
+    """
     if not path.exists():
         return []
     given = {str(row[by]) for row in rows}
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
         found = [dict(row) for row in csv.DictReader(file)]
-    return [row for row in found if (row.get(by) or "").isdecimal() and row[by] not in given and None not in row]
+    whole = [row for row in found if None not in row and None not in row.values()]
+    return [row for row in whole if row.get(by, "").isdecimal() and row[by] not in given]
 
 
 def _cell(value: Any) -> str:
