@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from statistics import mean, stdev
+from typing import NamedTuple
 
 from pdml.reporting import published
 from pdml.reporting.read import Run, differences, groups, returns
@@ -38,7 +39,8 @@ def seed_table(runs: Sequence[Run], goal: float = 950.0, last: int = 1, until: i
 def short_table(runs: Sequence[Run], last: int = 1, until: int | None = None) -> str:
     """Return per curve the mean over seeds of their last evaluations, with its deviation, beside the published one.
 
-    Published numbers appear where the method's authors give one for the same step.
+    Published numbers appear where the method's authors give one for the same step. Notes below the table say how their
+    environments differ.
 
     Args:
         last: Evaluations to average per seed.
@@ -47,28 +49,39 @@ def short_table(runs: Sequence[Run], last: int = 1, until: int | None = None) ->
     end = math.inf if until is None else until
     title = "last evaluation" if last == 1 else f"mean of the last {last} evaluations"
     lines = [f"| method | steps | seeds | {title} | published |", "|---|---|---|---|---|"]
+    notes: list[str] = []
     for curve, group in groups(runs).items():
         found = [last_mean(_by_real_steps(run, end), last) for run in group]
         values = [value for value in found if not math.isnan(value)]
         spread = f" ± {stdev(values):.0f}" if len(values) > 1 else ""
         ours = f"{mean(values):.0f}{spread}" if values else "–"
         step = min(group[0].options.steps, end)
-        cells = [curve, f"{step:.0f}", str(len(values)), ours, _published(group[0], step) if last == 1 else "–"]
+        known = _published(group[0], step) if last == 1 else None
+        cells = [curve, f"{step:.0f}", str(len(values)), ours, known.text if known else "–"]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        notes += [f"\n{known.note}."] if known else []
+    return "\n".join([*lines, *dict.fromkeys(notes)])
 
 
-def _published(run: Run, step: float) -> str:
+class _Published(NamedTuple):
+    """What a method's authors publish for a step."""
+
+    text: str
+    note: str
+    """Who published it, and how the environment differs."""
+
+
+def _published(run: Run, step: float) -> _Published | None:
     """Return the published mean, deviation and number of seeds at a real step, where the curve has such a point."""
     config = run.config
     known = None if differences(run) else published.curve(config.env, config.method, updates=config.updates_per_step)
     if known is None or known.half_bin > 0:  # the paper's points are means over bins
-        return "–"
+        return None
     at = known.steps == step - config.warmup_steps
     if not at.any():
-        return "–"
+        return None
     value, deviation = float(known.mean[at][0]), float((known.high - known.mean)[at][0])
-    return f"{value:.0f} ± {deviation:.0f}, {known.seeds} seeds"
+    return _Published(f"{value:.0f} ± {deviation:.0f}, {known.seeds} seeds", f"{known.label}: {known.note}")
 
 
 def _by_real_steps(run: Run, end: float) -> Series:

@@ -1,0 +1,190 @@
+"""Numbers in the text of pages, outside their tables: each is computed again from the files of `results/`."""
+
+import csv
+from pathlib import Path
+from statistics import mean, stdev
+
+import numpy as np
+import pytest
+
+from pdml.reporting import published
+from pdml.reporting.behaviour import stands
+from pdml.reporting.read import read_all, returns
+from pdml.reporting.statistics import first_reaching
+from pdml.reporting.summary import aggregates
+
+ROOT = Path(__file__).parents[2]
+DOUBLE = ROOT / "results" / "double-horizon" / "Hopper-v5"
+ARMS = ("dhmbpo", "pdml-dhmbpo", "pdml-dhmbpo-model", "pdml-dhmbpo-starts")
+
+
+def text_of(page):
+    """Return a page with every run of white space as one space."""
+    return " ".join((ROOT / page).read_text().split())
+
+
+@pytest.fixture(scope="module")
+def arms():
+    """Return the kept double-horizon runs on Hopper, seeds in order."""
+    return {arm: read_all([DOUBLE / arm]) for arm in ARMS}
+
+
+def evaluation(run, step):
+    """Return the mean return of the evaluation at a real step."""
+    series = returns(run)
+    (value,) = series.values[series.steps + run.config.warmup_steps == step]
+    return float(value)
+
+
+def spread(values):
+    return f"{mean(values):.0f} ± {stdev(values):.0f}"
+
+
+def at(runs, step):
+    """Return mean and deviation over runs of the evaluation at a step, as pages write them."""
+    return spread([evaluation(run, step) for run in runs])
+
+
+def over_last(runs, count):
+    """Return mean and deviation over runs of the mean of their last evaluations."""
+    return spread([float(returns(run).values[-count:].mean()) for run in runs])
+
+
+def authors(step):
+    """Return what DHMBPO's authors publish for a real step of Hopper."""
+    curve = published.dhmbpo_curve("Hopper-v5")
+    i = curve.steps.tolist().index(step - published.DHMBPO_WARMUP)
+    return f"{curve.mean[i]:.0f} ± {curve.high[i] - curve.mean[i]:.0f}"
+
+
+def test_double_horizon_returns(arms):
+    page = text_of("results/double-horizon/Hopper-v5/README.md")
+    base, both, model, starts = (arms[arm] for arm in ARMS)
+    assert f"{at(base, 20_000)} at 20000 steps over four seeds, published {authors(20_000)} over eight" in page
+    assert f"{at(base, 10_000)} at 10000, published {authors(10_000)}" in page
+    at_half = [evaluation(run, 10_000) for run in both]
+    first = f"leads, {mean(at_half):.0f} to {at(base, 10_000).split()[0]}"
+    assert first in page
+    assert f"Seeds 2 and 3 have {at_half[2]:.0f} and {at_half[3]:.0f}" in page
+    assert f"The other two seeds average {mean(at_half[:2]):.0f}" in page
+    ablated = [mean(evaluation(run, 10_000) for run in runs) for runs in (model, starts)]
+    assert f"on the model only the mean is {ablated[0]:.0f}, on the starts only {ablated[1]:.0f}" in page
+    words = [f"{at(model, 20_000)} at 20000 steps, {over_last(model, 5)} over the last five evaluations"]
+    words += [f"{over_last(model, 16)} over all"]
+    words += [f"On the starts only: {at(starts, 20_000)}, {over_last(starts, 5)} and {over_last(starts, 16)}"]
+    for said in words:
+        assert said in page
+    worse = sum(evaluation(ours, 20_000) < evaluation(theirs, 20_000) for ours, theirs in zip(both, base, strict=True))
+    assert worse == 3
+    assert 0.45 < mean(evaluation(run, 20_000) for run in both) / mean(evaluation(run, 20_000) for run in base) < 0.55
+
+
+def test_double_horizon_chances(arms):
+    page = text_of("results/double-horizon/Hopper-v5/README.md")
+    rows = aggregates(read_all([DOUBLE])).rows
+    chance = {(row["curve"], row["versus"]): row for row in rows if row["statistic"] == "probability"}
+    found = chance["dhmbpo", "pdml-dhmbpo"]
+    assert f"probability {found['mean']:.2f}. The interval is {found['low']:.2f} to {found['high']:.0f}" in page
+    model, starts = (chance[f"pdml-dhmbpo weigh={place}", "dhmbpo"] for place in ("model", "starts"))
+    assert f"probability {model['mean']:.2f} and {starts['mean']:.2f}" in page
+    assert (
+        f"intervals {model['low']:.0f} to {model['high']:.0f} and {starts['low']:.0f} to {starts['high']:.2f}" in page
+    )
+
+
+def standing_steps(run):
+    """Return the steps of evaluations in which most episodes stand still."""
+    steps, found = run.evaluations["step"], stands(run)
+    return [int(step) for step in np.unique(steps) if found[steps == step].mean() > 0.5]
+
+
+def longest_stay(run):
+    """Return the steps of the longest row of evaluations, 1000 steps apart, that stand still."""
+    longest, current = [], []
+    for step in standing_steps(run):
+        current = [*current, step] if current and step == current[-1] + 1000 else [step]
+        longest = max(longest, current, key=len)
+    return longest
+
+
+def test_double_horizon_standing(arms):
+    base, both, model, _ = (arms[arm] for arm in ARMS)
+    assert all(any(standing_steps(run) for run in runs) for runs in arms.values())
+    assert {8000, 13_000} <= set(standing_steps(base[0]))
+    assert 8000 in standing_steps(base[3])
+    assert longest_stay(both[2]) == list(range(9000, 17_000, 1000))
+    assert longest_stay(model[0]) == list(range(10_000, 16_000, 1000))
+    others = [run for runs in arms.values() for run in runs if run.path not in (both[2].path, model[0].path)]
+    assert max(len(longest_stay(run)) for run in others) < 6
+
+
+def test_double_horizon_goals(arms):
+    page = text_of("results/double-horizon/Hopper-v5/README.md")
+    reached = {}
+    for arm, runs in arms.items():
+        for run in runs:
+            step = first_reaching(returns(run), 3000.0) + run.config.warmup_steps
+            reached |= {(arm, run.config.seed): int(step)} if np.isfinite(step) else {}
+    assert reached == {
+        ("dhmbpo", 3): 20_000,
+        ("pdml-dhmbpo", 3): 15_000,
+        ("pdml-dhmbpo-model", 1): 19_000,
+        ("pdml-dhmbpo-starts", 0): 18_000,
+    }
+    one, two, three = arms["pdml-dhmbpo"][3], arms["pdml-dhmbpo-model"][1], arms["pdml-dhmbpo-starts"][0]
+    assert f"({evaluation(one, 15_000):.0f}; the next evaluation is {evaluation(one, 16_000):.0f})" in page
+    assert f"({evaluation(two, 19_000):.0f}, then {evaluation(two, 20_000):.0f})" in page
+    later = [f"{evaluation(three, step):.0f}" for step in (18_000, 19_000, 20_000)]
+    assert f"({later[0]}, then {later[1]}, then {later[2]})" in page
+    assert f"The published mean is {authors(30_000)} at 30000 steps" in page
+
+
+def test_double_horizon_fits_and_shifts(arms):
+    page = text_of("results/double-horizon/Hopper-v5/README.md")
+    capped = {arm: np.concatenate([run.progress["model/capped"] for run in runs]) for arm, runs in arms.items()}
+    assert f"1 in {capped['dhmbpo'].sum():.0f} of {len(capped['dhmbpo'])}" in page
+    assert f"in {capped['pdml-dhmbpo'].sum():.0f} of {len(capped['pdml-dhmbpo'])} with weights" in page
+    shifts = np.concatenate([run.progress["weights/shift_min"] for run in arms["pdml-dhmbpo"]])
+    assert f"is {np.nanmin(shifts):.2f} (`weights/shift_min`)" in page
+    assert f"{5000 / 7000:.0%}".replace("%", " %") + " of the rows and a third of the weight" in page
+
+
+def test_pages_of_the_double_horizon_methods(arms):
+    base, both, model, starts = (arms[arm] for arm in ARMS)
+    page = text_of("docs/methods/dhmbpo.md")
+    assert f"{at(base, 20_000)} at 20000 steps; published is {authors(20_000)}" in page
+    for task, difference in published.DHMBPO_TASKS.items():
+        assert f"| {task} | {difference} |" in page
+    page = text_of("docs/methods/pdml-dhmbpo.md")
+    assert f"{at(both, 20_000)} with the weights and {at(base, 20_000)} without" in page
+    assert f"{at(both, 10_000)} with the weights and {at(base, 10_000)} without" in page
+    assert f"the mean is {at(model, 20_000)}, on the starts only {at(starts, 20_000)}" in page
+    shifts = np.concatenate([run.progress["weights/shift_min"] for run in both])
+    assert rf"$\xi \ge {np.nanmin(shifts):.2f}$" in page
+
+
+def test_the_text_on_the_pendulum():
+    page = text_of("results/InvertedPendulum-v5/README.md")
+    folder = ROOT / "results" / "InvertedPendulum-v5"
+    low = {run.config.method: run for run in read_all([folder]) if returns(run).values[-1] < 999.5}
+    assert {method: run.config.seed for method, run in low.items()} == {"recall-mbpo": 2, "maper-mbpo": 2, "vagram": 2}
+    recall, maper, vagram = (returns(low[method]).values for method in ("recall-mbpo", "maper-mbpo", "vagram"))
+    assert max(recall) < 950
+    assert max(vagram) < 950
+    assert f"`recall-mbpo` ({recall[-1]:.0f}, never at 950)" in page
+    assert f"`maper-mbpo` ({evaluation(low['maper-mbpo'], 3000):.0f} at step 3000, then {maper[-1]:.0f})" in page
+    assert f"`vagram` ({vagram[-1]:.0f}, never at 950)" in page
+
+
+def test_the_text_on_speed():
+    with (ROOT / "results" / "speed" / "dhmbpo-timing.csv").open() as file:
+        before, after = list(csv.DictReader(file))[-2:]
+    spent = {name: float(after[name]) - float(before[name]) for name in ("seconds", "fit", "improve", "evaluate")}
+    page = text_of("docs/speed.md")
+    total = spent["seconds"] - spent["evaluate"]
+    assert f"take {total:.0f} s on one pinned core" in page
+    assert f"{spent['fit']:.0f} s for the fit and {spent['improve']:.0f} s for the updates" in page
+    with (ROOT / "results" / "speed" / "pdml-dhmbpo-timing.csv").open() as file:
+        *_, last = csv.DictReader(file)
+    weighed = f"{float(last['weigh']):.1f} s of {float(last['seconds']):.0f} in a run"
+    assert weighed in text_of("docs/methods/index.md")
