@@ -9,10 +9,12 @@ from fake_runs import diagnosed, write_run, write_seeds
 from scipy import stats
 
 from pdml.cli import main
+from pdml.config.methods import METHODS
 from pdml.reporting import behaviour, statistics
 from pdml.reporting.behaviour_table import behaviour_table
 from pdml.reporting.draw import BEHAVIOUR, draw_behaviour
 from pdml.reporting.read import read, read_all
+from pdml.reporting.style import MARKERS, lines
 
 
 def evaluated(path, episodes):
@@ -140,6 +142,27 @@ def test_rows_and_drawing_are_what_the_files_say(runs):
     np.testing.assert_array_equal(drawn(axes[4].lines[0]), [column(critics, "step"), column(critics, "mean")])
 
 
+def test_dots_of_curves_can_be_told_apart(tmp_path):
+    for method, changes in (("mbpo", {}), ("decay-mbpo", {}), ("decay-mbpo", {"mixture.decay": 1.0})):
+        write_run(tmp_path / f"{method}{len(changes)}", method, diagnose=True, **changes)
+    figure = draw_behaviour(behaviour.behaviour(read_all([tmp_path])).rows)
+    looks = {
+        panel.get_title(): [(line.get_color(), line.get_marker()) for line in panel.lines] for panel in figure.axes
+    }
+    (handles,) = ([(h.get_color(), h.get_marker()) for h in legend.legend_handles] for legend in figure.legends)
+    assert len(set(handles)) == 3
+    assert looks[BEHAVIOUR["error"]] == handles
+    assert looks[BEHAVIOUR["kept"]] == [look for look in handles for _ in range(2)]  # lost, and kept to the end
+
+
+@pytest.mark.parametrize(
+    "others", [[], [f"pdml mixture.rate={i}" for i in range(14)]], ids=["methods", "with settings"]
+)
+def test_every_curve_has_its_own_colour_and_dots(others):
+    found = [(line.color, MARKERS[line.dash]) for line in lines([*METHODS, *others]).values()]
+    assert len(set(found)) == len(found)
+
+
 def test_the_table_has_a_row_per_curve_with_means_over_seeds(runs):
     problems = []
     _, _, pdml, sac = (line.strip("| ").split(" | ") for line in behaviour_table(runs, problems).splitlines())
@@ -150,9 +173,11 @@ def test_the_table_has_a_row_per_curve_with_means_over_seeds(runs):
     assert sac == ["sac", "1", "–", "50 %", "–", "1000", "–", "–"]
 
 
-def test_settings_that_the_name_of_a_curve_hides_stand_below_the_table(tmp_path):
+@pytest.mark.parametrize("options", [["--behaviour"], ["--short"], []], ids=["behaviour", "short", "by seed"])
+def test_settings_that_the_name_of_a_curve_hides_stand_below_the_table(tmp_path, capsys, options):
     write_run(tmp_path / "run", "decay-mbpo", **{"mixture.decay": 1.0})
-    lines = behaviour_table(read_all([tmp_path]), []).splitlines()
+    assert main(["summary", str(tmp_path), *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == ["", "decay-mbpo on Hopper-v5: every run has mixture.decay=1.0."]
 
 

@@ -16,7 +16,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatt
 from pdml.config.methods import BASELINE, Line
 from pdml.reporting.curves import last_step_shown
 from pdml.reporting.read import Row
-from pdml.reporting.style import SEED_LINES, STEPS_TEXT, lines
+from pdml.reporting.style import MARKERS, SEED_LINES, STEPS_TEXT, lines
 
 MOST_COLUMNS = 4
 """Panels side by side."""
@@ -270,28 +270,33 @@ def draw_behaviour(rows: list[Row]) -> Figure:
         for curve, line in by_curve.items():
             found = _of(rows, panel=panel, curve=curve)
             if panel == "error":
-                axis.plot(_values(found, "error"), _values(found, "return"), "o", color=line.color, markersize=4)
+                axis.plot(
+                    _values(found, "error"),
+                    _values(found, "return"),
+                    MARKERS[line.dash],
+                    color=line.color,
+                    markersize=4,
+                )
             elif panel == "kept":
-                _draw_kept(axis, found, line.color)
+                _draw_kept(axis, found, line)
             else:
                 _band(axis, found, "step", line, curve)
-                axis.lines[-1].set(marker="" if panel == "effective" else "o", markersize=4)
+                axis.lines[-1].set(marker="" if panel == "effective" else MARKERS[line.dash], markersize=4)
         _label_behaviour(axis, panel, _of(rows, panel=panel))
     handles = [
-        Line2D([], [], color=line.color, linestyle=_dashes(line), marker="o", markersize=4, label=curve)
+        Line2D([], [], color=line.color, linestyle=_dashes(line), marker=MARKERS[line.dash], markersize=4, label=curve)
         for curve, line in by_curve.items()
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9)
     return figure
 
 
-def _draw_kept(axis: Axes, rows: list[Row], color: str) -> None:
+def _draw_kept(axis: Axes, rows: list[Row], line: Line) -> None:
     """Draw returns and how long they were kept; hollow where the run ended first."""
-    for lost, fill in ((1, color), (0, "white")):
+    for lost, fill in ((1, line.color), (0, "white")):
         found = _of(rows, lost=lost)
-        axis.plot(
-            _values(found, "return"), _values(found, "kept"), "o", color=color, markersize=4, markerfacecolor=fill
-        )
+        x, y = _values(found, "return"), _values(found, "kept")
+        axis.plot(x, y, MARKERS[line.dash], color=line.color, markersize=4, markerfacecolor=fill)
 
 
 def _label_behaviour(axis: Axes, panel: str, rows: list[Row]) -> None:

@@ -6,6 +6,7 @@ from statistics import mean, stdev
 from typing import NamedTuple
 
 from pdml.reporting import published
+from pdml.reporting.curves import shared_settings
 from pdml.reporting.read import Run, differences, groups, returns
 from pdml.reporting.statistics import Series, first_reaching, last_mean
 
@@ -13,7 +14,8 @@ from pdml.reporting.statistics import Series, first_reaching, last_mean
 def seed_table(runs: Sequence[Run], goal: float = 950.0, last: int = 1, until: int | None = None) -> str:
     """Return per curve the steps, the mean of each seed's last evaluations, that over seeds, and first passages.
 
-    Steps are real steps, warm-up included.
+    Steps are real steps, warm-up included. Below the table stands what all runs of a curve have in common and its name
+    does not say.
 
     Args:
         goal: The return whose first passage is listed.
@@ -33,14 +35,14 @@ def seed_table(runs: Sequence[Run], goal: float = 950.0, last: int = 1, until: i
         values = [value for value in found.values() if not math.isnan(value)]
         spread = f"{mean(values):.0f} ± {stdev(values):.0f}" if len(values) > 1 else "–"
         lines.append(f"| {curve} | {min(group[0].options.steps, end):.0f} | {cells} | {spread} | {first} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"\n{note}." for note in shared_settings(runs))])
 
 
 def short_table(runs: Sequence[Run], last: int = 1, until: int | None = None) -> str:
     """Return per curve the mean over seeds of their last evaluations, with its deviation, beside the published one.
 
     Published numbers appear where the method's authors give one for the same step. Notes below the table say how their
-    environments differ.
+    environments differ, and what all runs of a curve have in common and its name does not say.
 
     Args:
         last: Evaluations to average per seed.
@@ -49,7 +51,7 @@ def short_table(runs: Sequence[Run], last: int = 1, until: int | None = None) ->
     end = math.inf if until is None else until
     title = "last evaluation" if last == 1 else f"mean of the last {last} evaluations"
     lines = [f"| method | steps | seeds | {title} | published |", "|---|---|---|---|---|"]
-    notes: list[str] = []
+    notes = [f"\n{note}." for note in shared_settings(runs)]
     for curve, group in groups(runs).items():
         found = [last_mean(_by_real_steps(run, end), last) for run in group]
         values = [value for value in found if not math.isnan(value)]

@@ -44,8 +44,13 @@ ENDINGS = ("csv", "png", "pdf")
 STEPS_TEXT = "real steps after warm-up"
 """Name of the axis of steps."""
 
+DASH_DOTTED, FINE = "8 2 2 2", "1 3"
+
+MARKERS = {SOLID: "o", DASHED: "^", DOTTED: "s", DASH_DOTTED: "D", FINE: "v"}
+"""The shape of a curve's dots, by its dashes: curves of one colour differ in these."""
+
 SPARE_LINES = [
-    Line(color, dash) for dash in ("8 2 2 2", "1 3") for color in (RED, BLUE, GREEN, PURPLE, BLACK, ORANGE, SKY)
+    Line(color, dash) for dash in (DASH_DOTTED, FINE) for color in (RED, BLUE, GREEN, PURPLE, BLACK, ORANGE, SKY)
 ]
 """For runs whose settings differ from their method's defaults."""
 
