@@ -59,6 +59,7 @@ def test_no_seed_has_nothing():
         assert same(statistics.mean_interval(np.array(empty)), (NAN, NAN, NAN, 0))
         assert same(statistics.aggregate([np.array(empty)], statistics.iqm), (NAN, NAN, NAN, 0))
         assert same(statistics.probability_of_improvement([np.array(empty)], [np.ones(3)]), (NAN, NAN, NAN, 0))
+        assert same(statistics.improvement_interval(np.array(empty), np.ones(3)), (NAN, NAN, NAN, 3))
 
 
 def test_seeds_of_equal_length_are_averaged_step_by_step():
@@ -147,6 +148,36 @@ def test_probability_of_improvement_by_hand():
     assert found.seeds == 8
     back = statistics.probability_of_improvement(theirs, ours)
     assert found.value + back.value == pytest.approx(1.0)
+
+
+Z2 = norm.ppf(0.975) ** 2
+
+
+def test_the_interval_of_an_improvement_by_hand():
+    one = statistics.improvement_interval(np.array([2.0]), np.array([1.0]))
+    assert one == (1.0, pytest.approx(1 / (1 + Z2)), 1.0, 2)  # (1 - p)^2 = z^2 p (1 - p)
+    back = statistics.improvement_interval(np.array([1.0]), np.array([2.0]))
+    assert back == (0.0, 0.0, pytest.approx(Z2 / (1 + Z2)), 2)
+    found = statistics.improvement_interval(np.array([1.0, 3.0, NAN]), np.array([0.0, 1.0, 4.0, 2.0]))
+    assert (found.value, found.seeds) == (4.5 / 8, 6)
+    for p in (found.low, found.high):  # Hanley and McNeil's own form of the variance, with 2 for both counts less one
+        variance = p * (1 - p) + 2 * (p / (2 - p) - p**2) + 2 * (2 * p**2 / (1 + p) - p**2)
+        assert (found.value - p) ** 2 == pytest.approx(Z2 * variance / 8)
+    assert found.low < found.value < found.high
+
+
+@pytest.mark.parametrize(("seeds", "shift", "share"), [(2, 2.0, 0.3), (3, 1.0, 0.85), (5, 0.0, 0.95), (5, 2.0, 0.65)])
+def test_few_runs_hold_the_probability_of_improvement_and_a_bootstrap_of_them_does_not(seeds, shift, share):
+    rng = np.random.default_rng(0)
+    truth, held, by_bootstrap = norm.cdf(shift / 2**0.5), 0, 0
+    for _ in range(300):
+        ours, theirs = rng.normal(shift, 1.0, seeds), rng.normal(0.0, 1.0, seeds)
+        found = statistics.improvement_interval(ours, theirs)
+        held += found.low <= truth <= found.high
+        found = statistics.probability_of_improvement([ours], [theirs], resamples=200)
+        by_bootstrap += found.low <= truth <= found.high
+    assert held >= 0.9 * 300
+    assert by_bootstrap < share * 300
 
 
 def test_equals_tie():

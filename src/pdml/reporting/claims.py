@@ -155,7 +155,7 @@ def judge(claim: Claim, runs: Sequence[Run]) -> Judged:
         null = claim.null
     else:
         effect = (statistics.ratio_interval if claim.is_ratio else statistics.difference_interval)(ours, theirs)
-        improvement = statistics.probability_of_improvement([side * ours], [side * theirs])
+        improvement = statistics.improvement_interval(side * ours, side * theirs)
         null = 1.0 if claim.is_ratio else 0.0
     is_whole = len(ours) >= claim.ours.seeds and (claim.theirs is None or len(theirs) >= claim.theirs.seeds)
     verdict = _verdict(effect, null, claim.larger, claim.size) if is_whole else "open"
