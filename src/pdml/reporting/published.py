@@ -18,10 +18,10 @@ DHMBPO_WARMUP = 5000
 
 DHMBPO_TASKS = {
     "Hopper": "joint velocities not clipped",
-    "Walker2d": "joint velocities not clipped, v4's friction",
+    "Walker2d": "joint velocities not clipped, v4's friction, ends if an entry of the state passes 100",
     "HalfCheetah": "starts at position 0, older MuJoCo",
     "Ant": "v4's model files, older MuJoCo",
-    "Humanoid": "forward reward weight 1 instead of 1.25, no control cost",
+    "Humanoid": "forward reward weight 1 instead of 1.25, no control cost, no contact cost",
 }
 """How the environments of DHMBPO's published curves differ from Gymnasium's v5."""
 

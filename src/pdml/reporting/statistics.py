@@ -2,7 +2,7 @@
 
 Intervals of a mean are Student's, over seeds; those of a difference or a ratio of two means are Welch's. Aggregates
 over tasks are those of [Agarwal et al. 2021]: interquartile mean, optimality gap and probability of improvement, with a
-bootstrap that resamples the seeds of each task.
+bootstrap that resamples the seeds of each task; on one task the probability has a score interval.
 """
 
 from collections.abc import Callable, Sequence
@@ -224,12 +224,14 @@ def probability_of_improvement(
 ) -> Estimate:
     """Return the probability that a run of ours beats one of theirs, averaged over the tasks that both have.
 
-    A tie counts half. `improvement_interval` is for one task.
+    A tie counts half. One task has the interval of `improvement_interval`, more have a bootstrap's.
     """
     pairs = [(_finite(x), _finite(y)) for x, y in zip(ours, theirs, strict=True)]
     pairs = [(x, y) for x, y in pairs if len(x) and len(y)]
     if not pairs:
         return Estimate(np.nan, np.nan, np.nan, 0)
+    if len(pairs) == 1:
+        return improvement_interval(*pairs[0])
     value = float(np.mean([_superiority(x[None], y[None])[0] for x, y in pairs]))
     seeds = sum(len(x) + len(y) for x, y in pairs)
     if max(max(len(x), len(y)) for x, y in pairs) < 2:
@@ -256,11 +258,13 @@ def improvement_interval(ours: Float[np.ndarray, " n"], theirs: Float[np.ndarray
     from scipy.optimize import root_scalar  # slow to import
     from scipy.special import ndtri
 
+    factor = float(ndtri(0.975)) ** 2 / (len(x) * len(y))
+
     def excess(p: float) -> float:
         shared = ((len(x) + len(y)) / 2.0 - 1.0) * ((1.0 - p) / (2.0 - p) + p / (1.0 + p))
-        return (value - p) ** 2 - float(ndtri(0.975)) ** 2 * p * (1.0 - p) * (1.0 + shared) / (len(x) * len(y))
+        return (value - p) ** 2 - factor * p * (1.0 - p) * (1.0 + shared)
 
-    near = 1e-9  # the value itself is inside the interval, except at its end
+    near = 1e-9  # at a value of 0 or 1 the excess is 0, not negative: brackets begin a little off
     low = 0.0 if value == 0.0 else float(root_scalar(excess, bracket=(0.0, value * (1.0 - near))).root)
     high = 1.0 if value == 1.0 else float(root_scalar(excess, bracket=(value + (1.0 - value) * near, 1.0)).root)
     return Estimate(value, low, high, len(x) + len(y))
