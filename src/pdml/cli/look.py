@@ -274,7 +274,7 @@ def _export(options: argparse.Namespace) -> int:
 
 def _analyse_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "converged RUN: train archived models further, to a plateau, and test them on fresh steps.\n"
+        "converged RUN: train archived models further, to a plateau or 500 epochs, and test them on fresh steps.\n"
         "critics RUN: values of archived critics against the returns of fresh episodes of their policies.\n"
         "tsne RUN: states and actions that policies of a run visit, in the plane.\n"
         "theory: the paper's Theorem 1 and Proposition on random finite MDPs."

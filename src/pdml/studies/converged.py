@@ -1,4 +1,4 @@
-"""The converged model: archived models trained further, to a plateau, and tested on fresh steps.
+"""The converged model: archived models trained further, to a plateau or 500 epochs, and tested on fresh steps.
 
 [Wang et al. 2023, Sec. 3 and its appendices].
 """
