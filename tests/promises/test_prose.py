@@ -9,6 +9,8 @@ import pytest
 
 from pdml.reporting import published
 from pdml.reporting.behaviour import stands
+from pdml.reporting.claims import judge
+from pdml.reporting.paper_claims import paper_claims
 from pdml.reporting.read import read_all, returns
 from pdml.reporting.statistics import first_reaching
 from pdml.reporting.summary import aggregates
@@ -195,6 +197,17 @@ def test_pages_of_the_double_horizon_methods(arms):
     assert f"the mean is {at(model, 20_000)}, on the starts only {at(starts, 20_000)}" in page
     shifts = np.concatenate([run.progress["weights/shift_min"] for run in both])
     assert rf"$\xi \ge {np.nanmin(shifts):.2f}$" in page
+
+
+def test_what_training_further_does_to_the_gap():
+    assert "training further closes the gap on average; the three runs differ too much to decide" in text_of(
+        "docs/claims.md"
+    )
+    runs = read_all([ROOT / "results" / "Hopper-v5" / "mbpo"])
+    gap, further = (judge(claim, runs) for claim in paper_claims()[:2])
+    assert further.claim.number == "C2"
+    assert abs(further.effect.value) < 0.1 * gap.effect.value
+    assert (len(further.ours), further.verdict) == (3, "open")
 
 
 def test_the_text_on_the_pendulum():
