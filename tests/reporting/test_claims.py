@@ -9,6 +9,7 @@ import pytest
 from fake_runs import diagnosed as diagnosis_of
 from fake_runs import write_run, write_seeds
 
+from pdml.cli import main
 from pdml.config.methods import METHODS
 from pdml.reporting import claims
 from pdml.reporting.claims import Claim, ClaimArm, judge
@@ -176,6 +177,24 @@ def test_every_claim_of_the_plan_is_measured():
         assert "|" not in one.command  # it stands in a table
         assert one.ours.method in METHODS
         assert one.theirs is None or one.theirs.method in METHODS
+
+
+def test_commands_beside_claims_are_accepted(monkeypatch, tmp_path):
+    begun = []
+    monkeypatch.setattr("pdml.runs.session.start_run", lambda settings, *rest: begun.append(settings))
+    monkeypatch.setattr("pdml.cli.train.prepare", lambda threads: threads)
+    commands = {one.command for one in paper_claims() if one.command.startswith("pdml train ")}
+    methods = set()
+    for number, command in enumerate(sorted(commands)):
+        named = re.search(r"--method (\S+)", command)[1]
+        for method in named.strip("{}").split(","):
+            words = command.replace(named, method).replace("--seed K", "--seed 0").split()[1:]
+            assert main([*words, "--run-dir", str(tmp_path / f"{number}-{method}")]) == 0
+            methods.add(method)
+    assert {settings.learning.method for settings in begun} == methods
+    assert "sac" in methods
+    assert not any(settings.run.diagnose for settings in begun if settings.learning.method in ("sac", "redq"))
+    assert all(settings.run.diagnose for settings in begun if settings.learning.method == "mbpo")
 
 
 def test_seeds_that_a_claim_waits_for_are_those_of_the_plan():

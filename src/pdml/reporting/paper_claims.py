@@ -65,7 +65,7 @@ _RATES = (0.1, 0.3, 0.7)
 
 def _about_errors() -> list[Claim]:
     """Return the claims about errors of the model on Hopper: C1, C2, C9."""
-    mbpo, both = _train("mbpo", LONG), _train("{pdml,mbpo}", LONG)
+    mbpo, both = _train(("mbpo",), LONG), _train((PDML.method, MBPO.method), LONG)
     gap = "current minus overall one-step error"
     return [
         Claim(
@@ -94,7 +94,7 @@ def _one_step_error(ours: ClaimArm, theirs: ClaimArm, steps: int) -> Claim:
         "C8", f"PDML's one-step error on {ours.env} is about half of MBPO's",
         ", ".join(f"{_paper_error_ratio(env):.2f} on {env.removesuffix('-v5')}" for env in tables),
         diagnosed("current_l2", steps), "one-step error on the current policy, mean over diagnoses", ours, theirs,
-        False, steps, _train("{pdml,mbpo}", steps, ours.env), is_ratio=True, size=size,
+        False, steps, _train((PDML.method, MBPO.method), steps, ours.env), is_ratio=True, size=size,
     )  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def _about_bins(low: int) -> Claim:
         MBPO,
         True,
         high + 5000,
-        _train("{pdml,mbpo}", LONG),
+        _train((PDML.method, MBPO.method), LONG),
         size=ours - theirs,
     )
 
@@ -138,7 +138,7 @@ def _sample_efficiency(number: str, theirs: ClaimArm, steps: int, method: str, o
         theirs,
         True,
         steps,
-        _train(f"{{pdml,{method}}}", steps, ours.env),
+        _train((ours.method, method), steps, ours.env),
     )
     return _beside(claim, *(published.curve(arm.env, arm.method) for arm in (ours, theirs)))
 
@@ -170,7 +170,7 @@ def _about_rate(rate: float) -> Claim:
 def _ours(number: str, says: str, theirs: ClaimArm, steps: int) -> Claim:
     """Return a comparison of PDML with an arm of its own method, or a control."""
     options = " ".join(f"--{word.replace('=', ' ')}" for word in theirs.settings).replace("True", "true")
-    command = f"{_train(theirs.method, steps)} {options}"
+    command = f"{_train((theirs.method,), steps)} {options}"
     return Claim(
         number, says, "", mean_return(steps), f"mean of all evaluations to step {steps}", PDML, theirs, True, steps,
         command,
@@ -182,13 +182,15 @@ def _overhead() -> Claim:
     return Claim(
         "C12", "weighting takes at most 2 % of the time", "0.6 % on Hopper",
         time_share("weigh"), "share of a block's seconds in the phase `weigh`, median", PDML, None, False, LONG,
-        _train("pdml", LONG), null=2.0, suffix=" %",
+        _train(("pdml",), LONG), null=2.0, suffix=" %",
     )  # fmt: skip
 
 
-def _train(method: str, steps: int, env: str = PDML.env) -> str:
-    """Return the command of a run."""
-    return f"pdml train --env {env} --steps {steps} --diagnose --threads 1 --method {method} --seed K"
+def _train(methods: tuple[str, ...], steps: int, env: str = PDML.env) -> str:
+    """Return the command of a run; methods without a model have nothing to diagnose."""
+    diagnose = " --diagnose" if all(METHODS[method].has_model for method in methods) else ""
+    named = methods[0] if len(methods) == 1 else f"{{{','.join(methods)}}}"
+    return f"pdml train --env {env} --steps {steps}{diagnose} --threads 1 --method {named} --seed K"
 
 
 def _set(word: str, seeds: int) -> ClaimArm:
