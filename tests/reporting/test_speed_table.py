@@ -69,14 +69,22 @@ def test_pinned_runs_are_rows_one_per_line(speed):
     assert "0.txt': not an output of `pdml bench --jobs N --json`" in speed(JOBS + "no\n")
 
 
-def test_methods_are_rows_with_mbpo_in_brackets(speed):
+def test_methods_are_rows_with_what_they_are_beside_in_brackets(speed):
     other = METHOD.replace("dhmbpo", "redq").replace("0.674", "1.5")
     assert speed(METHOD, other).splitlines() == [
-        "| method | times MBPO | weigh | fit | imagine | refine | improve | total |",
+        "| method | times `mbpo` | weigh | fit | imagine | refine | improve | total |",
         "|---|---|---|---|---|---|---|---|",
         "| `dhmbpo` | 0.67 × | 0.0 (0.0) | 29.0 (30.1) | 0.0 (1.7) | 0.0 (0.0) | 43.2 (75.0) | 72.5 (107.5) |",
         "| `redq` | 1.50 × | 0.0 (0.0) | 29.0 (30.1) | 0.0 (1.7) | 0.0 (0.0) | 43.2 (75.0) | 72.5 (107.5) |",
     ]
+
+
+def test_settings_stand_beside_the_method_without_them(speed):
+    changed = METHOD.replace("  mbpo, ms", "  dhmbpo, ms").replace("as mbpo", "as dhmbpo")
+    changed = changed.replace("phase                         dhmbpo, ms", "phase     dhmbpo-double.near=9, ms")
+    assert speed(changed).splitlines()[0].startswith("| method | times `dhmbpo` |")
+    assert speed(changed).splitlines()[2].startswith("| `dhmbpo-double.near=9` | 0.67 × | 0.0 (0.0) | 29.0 (30.1) |")
+    assert speed(METHOD, changed) == "pdml: speed: give outputs beside one method, not mbpo and dhmbpo\n"
 
 
 @pytest.mark.parametrize(

@@ -126,12 +126,54 @@ def test_a_methods_cost_stands_next_to_mbpos(method, monkeypatch):
     result = benchmark.measure_method(method, threads=1, rows=200, repeats=1)
     phases = {row["phase"]: row for row in result["phases"]}
     assert list(phases) == ["collect", "weigh", "fit", "imagine", "refine", "improve", "total"]
-    assert all(row["ms"] >= 0 and row["mbpo_ms"] >= 0 for row in phases.values())
+    assert all(row["ms"] >= 0 and row["base_ms"] >= 0 for row in phases.values())
     assert phases["improve"]["ms"] > 0
-    assert phases["fit"]["mbpo_ms"] > 0
-    assert result["ratio"] == pytest.approx(phases["total"]["ms"] / phases["total"]["mbpo_ms"], rel=0.01)
+    assert phases["fit"]["base_ms"] > 0
+    assert (result["method"], result["base"]) == (method, "mbpo")
+    assert result["ratio"] == pytest.approx(phases["total"]["ms"] / phases["total"]["base_ms"], rel=0.01)
     assert f"{method} costs" in benchmark.method_table(result)
     assert benchmark.method_table(result).startswith(f"device {device_name()}\n")
+
+
+@pytest.mark.slow
+def test_settings_are_measured_beside_the_method_without_them(monkeypatch):
+    """Twenty times as many updates must show, whatever else the machine does."""
+    monkeypatch.setattr(benchmark, "defaults", lambda env, method="pdml": tiny_of(method))
+    monkeypatch.setattr(benchmark, "RULES", {"Hopper": RULES["InvertedPendulum"]})
+    more = {"updates_per_step": 20 * tiny_of("dhmbpo").learning.updates_per_step}
+    name = f"dhmbpo-updates_per_step={more['updates_per_step']}"
+    result = benchmark.measure_method("dhmbpo", 1, more, rows=200, repeats=1)
+    assert (result["method"], result["base"]) == (name, "dhmbpo")
+    (improve,) = (row for row in result["phases"] if row["phase"] == "improve")
+    assert improve["ms"] > 2 * improve["base_ms"]
+    table = benchmark.method_table(result).splitlines()
+    assert table[2].split() == ["phase", f"{name},", "ms", "dhmbpo,", "ms"]
+    assert len({len(line) for line in table[2:-1]}) == 1
+    assert table[-1].endswith(f"costs {result['ratio']:.3f} times as much as dhmbpo")
+
+
+@pytest.mark.slow
+def test_the_epochs_that_are_asked_for_are_those_that_are_measured(monkeypatch):
+    monkeypatch.setattr(benchmark, "defaults", lambda env, method="pdml": tiny_of(method))
+    monkeypatch.setattr(benchmark, "RULES", {"Hopper": RULES["InvertedPendulum"]})
+    seen = []
+    wire = benchmark.wire
+    monkeypatch.setattr(benchmark, "wire", lambda config, *rest: seen.append(config.dynamics) or wire(config, *rest))
+    for changes in ({}, {"dynamics.max_epochs": 3}):
+        benchmark.step_times("mbpo", 200, changes)
+    assert [(dynamics.max_epochs, dynamics.patience) for dynamics in seen] == [(10, 10), (3, 3)]
+
+
+def test_the_command_hands_over_the_settings(monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(benchmark, "measure_method", lambda *words: asked.append(words) or {"ratio": 1.0})
+    monkeypatch.setattr("pdml.cli.info.prepare", lambda threads: threads or 2)
+    words = ["bench", "--method", "dhmbpo", "--json", "--threads", "1"]
+    assert main([*words, "--set", "double.near=9", "dynamics.weight-decay=1e-5,1e-5,1e-5,1e-5"]) == 0
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0]) == {"ratio": 1.0}
+    changed = {"double.near": 9, "dynamics.weight_decay": (1e-5,) * 4}
+    assert asked == [("dhmbpo", 1, changed), ("dhmbpo", 1, {})]
 
 
 FAKE_RUN = """

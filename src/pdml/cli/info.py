@@ -7,14 +7,18 @@ from typing import Any
 
 from pdml.cli.parser import threads_of
 from pdml.config.defaults import defaults
-from pdml.config.fields import get, leaves
+from pdml.config.fields import change, get, leaves, run_names
 from pdml.config.methods import GROUP_NAMES, METHODS, PRESETS, Changes
-from pdml.config.parse import shown, whole
+from pdml.config.parse import assignment, parse_value, shown, whole
 from pdml.config.schema import Config
 from pdml.config.tasks import TASKS
+from pdml.config.validate import check, refuse_foreign
 from pdml.core.errors import UserError
 from pdml.reporting.style import FIGURES
 from pdml.runs.device import available_threads, prepare
+
+UNMEASURED = ("env", "method", "preset", "seed", "replay_capacity", "dynamics.patience")
+"""Settings that `pdml bench --set` does not take, beside those of a run: they are the same in every measurement."""
 
 
 def add_commands(commands: Any) -> None:
@@ -106,10 +110,14 @@ def _changes(changes: Changes) -> str:
 def _bench_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measure each phase on Hopper sizes against the machine's own float32 matmul peak,\n"
-        "or, with --method, what a real step of a method costs next to one of MBPO,\n"
+        "or, with --method, what a real step of a method costs next to one of MBPO;\n"
+        "with --set too, what it costs with these settings next to one with the method's own,\n"
         "or, with --jobs N, how much N pinned runs at a time do over one run with N threads."
     )
     parser.add_argument("--method", metavar="NAME", help="a method; see pdml list methods")
+    parser.add_argument(
+        "--set", metavar="FIELD=VALUE", nargs="+", action="extend", default=[], help="settings of the method's learning"
+    )
     parser.add_argument("--jobs", metavar="N", help="runs at a time, each on a core of its own")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--threads", metavar="N", help="cores to use (default: all)")
@@ -119,8 +127,11 @@ def _bench_parser(parser: argparse.ArgumentParser) -> None:
 def _bench(options: argparse.Namespace) -> int:
     if options.method is not None:
         defaults(Config.env, options.method)
+    if options.set and (options.method is None or options.jobs is not None):
+        raise UserError("--set: needs --method, and no --jobs")
     if options.jobs is not None:
         return _bench_jobs(options)
+    changes = _bench_changes(options)
     threads = prepare(threads_of(options))
 
     from pdml.studies import benchmark
@@ -128,9 +139,25 @@ def _bench(options: argparse.Namespace) -> int:
     if options.method is None:
         result, table = benchmark.measure(threads), benchmark.phase_table
     else:
-        result, table = benchmark.measure_method(options.method, threads), benchmark.method_table
+        result, table = benchmark.measure_method(options.method, threads, changes), benchmark.method_table
     print(json.dumps(result) if options.json else table(result))
     return 0
+
+
+def _bench_changes(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings to measure, if they are allowed and belong to learning."""
+    changes: dict[str, Any] = {}
+    for name, text in map(assignment, options.set):
+        value = parse_value(name, text)
+        if name in changes:
+            raise UserError(f"set: {name} is given twice")
+        if name in UNMEASURED or name in run_names():
+            raise UserError(f"set: {name} is the same in every measurement; allowed are other settings of learning")
+        changes[name] = value
+    if changes:
+        refuse_foreign(options.method, changes)
+        check(change(defaults(Config.env, options.method), changes))
+    return changes
 
 
 def _bench_jobs(options: argparse.Namespace) -> int:

@@ -46,13 +46,14 @@ def _leaves(record: type, prefix: str = "", needs: tuple[Feature, ...] = ()) -> 
 
 
 @cache
-def _run_names() -> frozenset[str]:
+def run_names() -> frozenset[str]:
+    """Return the names of the settings of a run; all others are of learning."""
     return frozenset(item.name for item in fields(RunConfig))
 
 
 def get(settings: Settings, name: str) -> Any:
     """Return the value of a setting."""
-    value: Any = settings.run if name in _run_names() else settings.learning
+    value: Any = settings.run if name in run_names() else settings.learning
     for part in name.split("."):
         value = getattr(value, part)
     return value
@@ -62,7 +63,7 @@ def change(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     """Return the settings with some replaced, given by name."""
     learning, run = settings.learning, settings.run
     for name, value in changes.items():
-        if name in _run_names():
+        if name in run_names():
             run = replace(run, **{name: value})
         else:
             learning = change_learning(learning, {name: value})

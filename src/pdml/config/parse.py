@@ -1,6 +1,7 @@
 """Values as a person types them, on the command line or in a file, read by the type of their setting."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,6 +26,23 @@ def parse(name: str, text: str) -> Any:
         return _scalar(kind, text)
     except (ValueError, OverflowError):
         raise UserError(f"--{name} = '{text}': must be {_words(kind)}") from None
+
+
+def parse_value(name: str, text: str) -> Any:
+    """Read the value of a setting that is not an option of its own: from a file, or after `--set`."""
+    try:
+        return parse(name, text)
+    except UserError as error:
+        raise UserError(str(error).removeprefix("--")) from None
+
+
+def assignment(word: str) -> tuple[str, str]:
+    """Read `field=value`, a word after `--set`."""
+    name, equals, text = word.partition("=")
+    name = name.strip().replace("-", "_")
+    if not equals or not name:
+        raise UserError(f"set = '{word}': must be field=value")
+    return name, text
 
 
 def whole(name: str, text: str, least: int = 1, most: int = 2**32 - 1) -> int:
@@ -63,6 +81,11 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "learned" if value is None else str(value)
+
+
+def arm_name(method: str, changes: Mapping[str, Any]) -> str:
+    """Name a method with some settings changed, as the directories of a sweep are named."""
+    return "-".join([method, *(f"{name}={shown(changes[name])}" for name in sorted(changes))])
 
 
 def check_type(name: str, value: Any, kind: Any) -> None:

@@ -36,11 +36,11 @@ class BenchOutput(NamedTuple):
     """One kept output of `pdml bench`."""
 
     head: re.Match[str]
-    """Its first line: the peak and the number of threads, or the method's name."""
+    """Its first line: the peak and the number of threads, or the names of the method and of what stands beside it."""
     rows: dict[str, tuple[float, ...]]
     """The numbers of each phase."""
     ratio: float
-    """How much a step costs, in steps of MBPO; NaN where phases were measured."""
+    """How much a step costs, in steps of what stands beside it; NaN where phases were measured."""
 
 
 def speed_table(paths: Sequence[Path]) -> str:
@@ -93,10 +93,10 @@ def _jobs(outputs: Sequence[dict[str, Any]]) -> str:
 def _bench_output(path: Path, text: str) -> BenchOutput:
     """Read an output of `pdml bench`."""
     head = re.search(r"^peak (?P<peak>[\d.]+) GFLOP/s with (?P<threads>\d+) thread", text, re.MULTILINE)
-    head = head or re.search(r"^phase +(?P<method>\S+), ms +mbpo, ms$", text, re.MULTILINE)
+    head = head or re.search(r"^phase +(?P<method>\S+), ms +(?P<base>\S+), ms$", text, re.MULTILINE)
     found = re.findall(r"^(\w+)((?: +[\d.]+)+) *$", text, re.MULTILINE)
     rows = {phase: tuple(map(float, numbers.split())) for phase, numbers in found}
-    ratio = re.search(r"costs ([\d.]+) times as much as mbpo", text)
+    ratio = re.search(r"costs ([\d.]+) times as much as \S+$", text, re.MULTILINE)
     width = 4 if head and "peak" in head.groupdict() else 2
     missing = ratio is None or not set(STEP_PHASES) <= set(rows) if width == 2 else not rows
     if head is None or missing or any(len(numbers) != width for numbers in rows.values()):
@@ -128,8 +128,11 @@ def _phase_cell(output: BenchOutput, phase: str) -> str:
 
 
 def _methods(outputs: Sequence[BenchOutput]) -> str:
-    """Return what a real step of each method costs: milliseconds by phase, those of MBPO in brackets."""
-    lines = [f"| method | times MBPO | {' | '.join(STEP_PHASES)} |", "|---" * (len(STEP_PHASES) + 2) + "|"]
+    """Return what a real step of each method costs: milliseconds by phase, in brackets those of what it is beside."""
+    bases = list(dict.fromkeys(output.head["base"] for output in outputs))
+    if len(bases) > 1:
+        raise UserError(f"speed: give outputs beside one method, not {' and '.join(bases)}")
+    lines = [f"| method | times `{bases[0]}` | {' | '.join(STEP_PHASES)} |", "|---" * (len(STEP_PHASES) + 2) + "|"]
     for output in outputs:
         cells = [f"{output.rows[phase][0]:.1f} ({output.rows[phase][1]:.1f})" for phase in STEP_PHASES]
         lines.append(f"| `{output.head['method']}` | {output.ratio:.2f} × | {' | '.join(cells)} |")

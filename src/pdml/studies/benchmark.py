@@ -5,7 +5,7 @@ the best is what repeats.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from pdml.config.defaults import defaults
 from pdml.config.fields import change_learning
 from pdml.config.methods import BASELINE, METHODS
+from pdml.config.parse import arm_name
 from pdml.config.schema import Config
 from pdml.core.stopwatch import PHASES, Stopwatch
 from pdml.data.model_buffer import branch_sizes
@@ -57,28 +58,34 @@ def measure(threads: int, repeats: int = 12) -> dict[str, Any]:
     return {"device": device_name(), "peak_gflops": round(max(peaks), 1), "threads": threads, "phases": phases}
 
 
-def measure_method(method: str, threads: int, rows: int = 20_000, repeats: int = 4) -> dict[str, Any]:
+def measure_method(
+    method: str, threads: int, changes: Mapping[str, Any] | None = None, rows: int = 20_000, repeats: int = 4
+) -> dict[str, Any]:
     """Measure what a real step of a method costs, phase by phase, next to a step of MBPO.
 
-    Both go through the training loop on Hopper, in turn, with the same real transitions, as many past policies, and
-    fits of ten epochs. Fits of DHMBPO take all their epochs, as nearly all of them do in runs. A phase's time is the
-    best of several. What happens once per block is divided by the block's steps.
+    With changed settings, next to a step of the method with its own. Both go through the training loop on Hopper, in
+    turn, with the same real transitions, as many past policies, and fits of ten epochs. Fits of DHMBPO take all their
+    epochs, as nearly all of them do in runs. A phase's time is the best of several. What happens once per block is
+    divided by the block's steps.
     """
-    loops = {name: step_times(name, rows) for name in dict.fromkeys((BASELINE, method))}
-    best: dict[str, dict[str, float]] = {name: dict.fromkeys(PHASES, np.inf) for name in loops}
+    changes = changes or {}
+    name, base_name = arm_name(method, changes), method if changes else BASELINE
+    arms: dict[str, tuple[str, Mapping[str, Any]]] = {base_name: (base_name, {}), name: (method, changes)}
+    loops = {each: step_times(of, rows, changed) for each, (of, changed) in arms.items()}
+    best: dict[str, dict[str, float]] = {each: dict.fromkeys(PHASES, np.inf) for each in loops}
     for go in loops.values():
         go()
     for _ in range(repeats):
-        for name, go in loops.items():
+        for each, go in loops.items():
             times = go()
-            best[name] = {phase: min(best[name][phase], times[phase]) for phase in PHASES}
+            best[each] = {phase: min(best[each][phase], times[phase]) for phase in PHASES}
     counted: list[str] = [phase for phase in PHASES if phase not in ("evaluate", "diagnose", "save")]
-    own, of_mbpo = ({phase: round(best[name][phase], 3) for phase in counted} for name in (method, BASELINE))
-    total, base = sum(own.values()), sum(of_mbpo.values())
-    phases: list[dict[str, Any]] = [{"phase": phase, "ms": own[phase], "mbpo_ms": of_mbpo[phase]} for phase in counted]
-    phases.append({"phase": "total", "ms": round(total, 3), "mbpo_ms": round(base, 3)})
-    measured = {"real_rows": rows, "ratio": round(total / base, 3), "phases": phases}
-    return {"device": device_name(), "method": method, "threads": threads, **measured}
+    own, base = ({phase: round(best[each][phase], 3) for phase in counted} for each in (name, base_name))
+    total, base_total = sum(own.values()), sum(base.values())
+    phases: list[dict[str, Any]] = [{"phase": phase, "ms": own[phase], "base_ms": base[phase]} for phase in counted]
+    phases.append({"phase": "total", "ms": round(total, 3), "base_ms": round(base_total, 3)})
+    measured = {"real_rows": rows, "ratio": round(total / base_total, 3), "phases": phases}
+    return {"device": device_name(), "method": name, "base": base_name, "threads": threads, **measured}
 
 
 def method_table(result: dict[str, Any]) -> str:
@@ -87,19 +94,24 @@ def method_table(result: dict[str, Any]) -> str:
         f"device {result['device']}",
         f"a real step on Hopper with {result['real_rows']} real rows, {result['threads']} thread(s)",
     ]
-    lines.append(f"{'phase':16s}{result['method'] + ', ms':>24s}{'mbpo, ms':>12s}")
-    lines += [f"{row['phase']:16s}{row['ms']:24.2f}{row['mbpo_ms']:12.2f}" for row in result["phases"]]
-    lines.append(f"{result['method']} costs {result['ratio']:.3f} times as much as mbpo")
+    titles = [f"{result[key]}, ms" for key in ("method", "base")]
+    wide, narrow = max(24, len(titles[0]) + 2), max(12, len(titles[1]) + 2)
+    lines.append(f"{'phase':16s}{titles[0]:>{wide}s}{titles[1]:>{narrow}s}")
+    lines += [f"{row['phase']:16s}{row['ms']:{wide}.2f}{row['base_ms']:{narrow}.2f}" for row in result["phases"]]
+    lines.append(f"{result['method']} costs {result['ratio']:.3f} times as much as {result['base']}")
     return "\n".join(lines)
 
 
-def step_times(method: str, rows: int, steps: int = 20) -> Callable[[], dict[str, float]]:
+def step_times(
+    method: str, rows: int, changes: Mapping[str, Any] | None = None, steps: int = 20
+) -> Callable[[], dict[str, float]]:
     """Return a call that goes through the beginning of a block and a few of its steps; it returns ms per step."""
-    record, config = METHODS[method], defaults("Hopper-v5", method).learning
+    record, changes = METHODS[method], changes or {}
+    config = change_learning(defaults("Hopper-v5", method).learning, {"replay_capacity": 2 * rows, **changes})
     if record.has_model:
-        epochs = config.dynamics.max_epochs if record.is_double_horizon else 10
+        all_epochs = record.is_double_horizon or "dynamics.max_epochs" in changes
+        epochs = config.dynamics.max_epochs if all_epochs else 10
         config = change_learning(config, {"dynamics.max_epochs": epochs, "dynamics.patience": epochs})
-    config = change_learning(config, {"replay_capacity": 2 * rows})
     env, parts = make_env(config.env), wire(config, spaces_of(config.env).layout, by_rule(RULES["Hopper"]))
     training = Training(config, parts, Stopwatch())
     state = _filled_state(training, env, rows)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pdml.config.defaults import defaults
 from pdml.config.fields import change, different, get, leaves
 from pdml.config.files import read_config, require_same
-from pdml.config.parse import shown
+from pdml.config.parse import arm_name, shown
 from pdml.config.schema import Settings
 from pdml.config.tasks import Task, listed_task
 from pdml.config.validate import check, check_length, refuse_foreign
@@ -132,7 +132,7 @@ def _kind(study: Study, env: str, arm: Arm, point: dict[str, Any]) -> _Kind:
     off = {name: value for name, value in changes.items() if value != get(standard, name)}
     if settings.learning.preset != "paper":
         off["preset"] = settings.learning.preset
-    name = "-".join([arm.method, *(f"{key}={shown(off[key])}" for key in sorted(off))])
+    name = arm_name(arm.method, off)
     if len(name.encode()) > LONGEST_NAME:
         raise UserError(f"study = '{study.name}': '{_safe(name)}' is too long for a directory; change fewer settings")
     return _Kind(Path(_safe(env)) / _safe(name), settings, _words(settings, standard))

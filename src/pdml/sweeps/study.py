@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args
 
 from pdml.config.fields import by_dotted_names, leaves
 from pdml.config.methods import METHODS, NO_CHANGES
-from pdml.config.parse import parse, shown, whole
+from pdml.config.parse import assignment, parse_value, shown, whole
 from pdml.core.errors import UserError, nearest
 
 SHIPPED = ("comparison", "replay", "decay", "ablation", "rate", "model-error", "converged", "overhead")
@@ -243,10 +243,7 @@ def _value(name: str, value: Any) -> Any:
     """Read one value of a setting, as it stands in a file or after `field=`."""
     if not isinstance(value, str | bool | int | float):
         raise UserError(f"{name} = {value!r}: must be a number, a text, or a list of these; several numbers are a text")
-    try:
-        return parse(name, value if isinstance(value, str) else shown(value))
-    except UserError as error:
-        raise UserError(str(error).removeprefix("--")) from None
+    return parse_value(name, value if isinstance(value, str) else shown(value))
 
 
 def _assigned(words: Iterable[str]) -> dict[str, list[str]]:
@@ -254,10 +251,7 @@ def _assigned(words: Iterable[str]) -> dict[str, list[str]]:
     single = {leaf.name for leaf in leaves() if get_args(leaf.kind)[-1:] != (Ellipsis,)}
     found: dict[str, list[str]] = {}
     for word in words:
-        name, equals, text = word.partition("=")
-        name = name.strip().replace("-", "_")
-        if not equals or not name:
-            raise UserError(f"set = '{word}': must be field=value")
+        name, text = assignment(word)
         found.setdefault(name, []).extend(text.split(",") if name in single else [text])
     return found
 

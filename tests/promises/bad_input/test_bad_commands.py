@@ -366,6 +366,15 @@ COMMANDS = [
     ("status empty", "run = 'empty': no run there or below"),
     ("report nowhere --watch", "run = 'nowhere': no run there or below"),
     ("bench --jobs 1", "jobs = '1': must be a whole number in [2, "),
+    ("bench --set double.near=9", "--set: needs --method, and no --jobs"),
+    ("bench --method dhmbpo --set double.near=9 --jobs 2", "--set: needs --method, and no --jobs"),
+    ("bench --method dhmbpo --set double.near", "set = 'double.near': must be field=value"),
+    ("bench --method dhmbpo --set double.nera=9", "double.nera: unknown field (did you mean double.near?)"),
+    ("bench --method dhmbpo --set double.near=many", "double.near = 'many': must be a whole number"),
+    ("bench --method dhmbpo --set double.near=0", "double.near = 0: must lie in [1, "),
+    ("bench --method dhmbpo --set double.near=9 double.near=7", "set: double.near is given twice"),
+    ("bench --method dhmbpo --set steps=9", "set: steps is the same in every measurement; allowed are other settings"),
+    ("bench --method mbpo --set double.near=9", "double.near: method 'mbpo' has no such option; it belongs to"),
     ("bench --jobs 2 --threads 1", "--threads: each of the runs of --jobs has one"),
 ]
 
