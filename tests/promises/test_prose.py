@@ -237,3 +237,11 @@ def test_the_text_on_speed():
         *_, last = csv.DictReader(file)
     weighed = f"{float(last['weigh']):.1f} s of {float(last['seconds']):.0f} in a run"
     assert weighed in text_of("docs/methods/index.md")
+
+
+def test_the_text_on_saving():
+    (run,) = read_all([ROOT / "results" / "Hopper-v5" / "mbpo" / "seed_2"])
+    spent = {name: run.timing[name][-1] for name in ("save", "seconds")}
+    assert f"Saving took {spent['save']:.0f} s of the {spent['seconds']:.0f} s of MBPO's run" in text_of(
+        "docs/resume.md"
+    )

@@ -209,7 +209,21 @@ def test_the_page_shows_what_the_command_prints():
     assert all(order.fails_common == order.fails_agreeing == 0 for order in result.orders)
     text = describe_theory(result)
     assert max(map(len, text.splitlines())) <= 120
-    assert text in (Path(__file__).parents[2] / "docs" / "theory.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text()
+    assert text in page
+    said = " ".join(page.split())
+    scores = {(score.family, score.weights): score for score in result.scores if score.bound == "printed (a)"}
+    pdml, uniform = (scores["sticky", weights] for weights in ("pdml", "uniform"))
+    failed = [f"{100 * score.fails / score.trials:.1f} %" for score in (pdml, uniform)]
+    assert f"it failed in {failed[0]} with PDML's weights and in {failed[1]} with uniform weights" in said
+    assert round(5 * scores["ordinary", "pdml"].says_nothing) == 2
+    assert "it never failed, but it was vacuous (at least $r_{max}$) in two of five" in said
+    assert scores["ordinary", "pdml"].fails == scores["ordinary", "uniform"].fails == 0
+    disagree = [100 * order.orders_disagree for order in result.orders]
+    assert f"disagreed for some pair in {min(disagree):.0f} to {max(disagree):.0f} % of the MDPs" in said
+    (forked,) = (order for order in result.orders if order.fails > 0)
+    assert forked.family == "forked"
+    assert f"only where forks were made on purpose ({100 * forked.fails:.1f} %)" in said
 
 
 @pytest.mark.parametrize("wrong", [{"trials": 0}, {"num_states": 1}, {"num_policies": 1}, {"horizon": 1.0}])
