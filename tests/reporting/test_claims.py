@@ -131,8 +131,33 @@ def test_measures_of_a_run(tmp_path):
     assert claims.time_share("evaluate")(run) == pytest.approx(10.0)
 
 
+def test_weightings_of_the_same_data_are_compared_by_the_geometric_mean_over_steps(tmp_path):
+    path = write_run(tmp_path / "run", "mbpo")
+    (path / "analysis").mkdir()
+    table = "step,uniform_l2,blocks_l2,pdml_l2\n7000,0.4,0.2,0.1\n8000,0.5,0.5,0.5\n9000,0.1,0.3,0.3\n"
+    (path / "analysis" / "weightings.csv").write_text(table)
+    (run,) = read_all([path])
+    assert claims.weighting_ratio("pdml", "uniform", (7000, 8000))(run) == pytest.approx(0.5)  # root of 1/4 and 1
+    assert claims.weighting_ratio("pdml", "blocks", (7000, 8000, 9000))(run) == pytest.approx(0.5 ** (1 / 3))
+    assert math.isnan(claims.weighting_ratio("pdml", "uniform", (7000, 10_000))(run))  # not all steps yet
+
+
+def test_runs_of_pooled_arms_count_together_and_all_are_waited_for(judged):
+    returns = {"pdml": (0.5, 0.6), "mbpo": (0.4, 0.5, 0.6)}
+    alone = {"theirs": None, "null": 1.0, "larger": False}
+    found = judged(returns, pooled=(ClaimArm("mbpo", 3),), **alone)
+    assert found.ours == pytest.approx([0.5, 0.6, 0.4, 0.5, 0.6])
+    assert found.effect.value == pytest.approx(0.52)
+    assert found.verdict == "reproduced"
+    assert "pdml 0.55 (2 seeds); mbpo 0.5 (3 seeds)" in claims.claims_table([found])
+    waiting = judged({}, pooled=(ClaimArm("mbpo", 4),), **alone)
+    assert waiting.verdict == "open"
+    assert "mbpo 0.5 (3 of 4 seeds)" in claims.claims_table([waiting])
+
+
 def test_what_a_run_lacks_does_not_count(tmp_path):
     (run,) = read_all([write_run(tmp_path / "run", "sac")])
+    assert math.isnan(claims.weighting_ratio("pdml", "uniform", (7000,))(run))
     assert math.isnan(claims.diagnosed("current_l2", 9000)(run))
     assert math.isnan(claims.converged_gap(run))
     assert math.isnan(claims.time_share("refine_all")(run))
@@ -201,7 +226,7 @@ def test_seeds_that_a_claim_waits_for_are_those_of_the_plan():
     waits = {(one.number, one.ours.seeds, one.theirs and one.theirs.seeds) for one in paper_claims()}
     plan = {
         "C1": (5, None), "C2": (3, None), "C3": (5, 5), "C4": (5, 5), "C6": (5, 3), "C7": (5, 3), "C7*": (5, 5),
-        "C8": (5, 5), "C9": (5, 5), "C10": (5, 3), "C10*": (5, 3), "C11": (5, 2), "C12": (5, None),
+        "C8": (5, 5), "C8*": (3, None), "C9": (5, 5), "C10": (5, 3), "C10*": (5, 3), "C11": (5, 2), "C12": (5, None),
     }  # fmt: skip
     beyond = {("C4", 5, 3), ("C4", 2, 2), ("C8", 2, 2)}  # sets D and G
     assert waits == {(number, *seeds) for number, seeds in plan.items()} | beyond

@@ -276,15 +276,18 @@ def _analyse_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "converged RUN: train archived models further, to a plateau or 500 epochs, and test them on fresh steps.\n"
         "critics RUN: values of archived critics against the returns of fresh episodes of their policies.\n"
+        "weightings RUN: new models fitted to the same data with three weightings, tested on fresh steps.\n"
         "tsne RUN: states and actions that policies of a run visit, in the plane.\n"
         "theory: the paper's Theorem 1 and Proposition on random finite MDPs."
     )
-    parser.add_argument("what", choices=("converged", "critics", "tsne", "theory"))
+    parser.add_argument("what", choices=("converged", "critics", "weightings", "tsne", "theory"))
     parser.add_argument("path", metavar="RUN", type=path_named("run"), nargs="?", help="directory of the run")
     parser.add_argument(
-        "--at", metavar="STEPS", default="", help="steps after warm-up (default: all archived, tsne five)"
+        "--at", metavar="STEPS", default="", help="steps after warm-up (default: all archived; tsne, weightings: five)"
     )
-    parser.add_argument("--steps", metavar="N", help="converged, tsne: fresh steps of each policy (default: 1000)")
+    parser.add_argument(
+        "--steps", metavar="N", help="converged, weightings, tsne: fresh steps of each policy (default: 1000)"
+    )
     parser.add_argument("--episodes", metavar="N", help="critics: fresh episodes of each policy (default: 10)")
     parser.add_argument("--seed", metavar="S", default="0", help="of t-SNE, or of the random MDPs (default: 0)")
     parser.add_argument(
@@ -303,7 +306,7 @@ def _analyse(options: argparse.Namespace) -> int:
     if options.episodes is not None and options.what != "critics":
         raise UserError(f"--episodes belongs to pdml analyse critics, not to {options.what}")
     if options.steps is not None and options.what in ("critics", "theory"):
-        raise UserError(f"--steps belongs to pdml analyse converged and tsne, not to {options.what}")
+        raise UserError(f"--steps belongs to pdml analyse converged, weightings and tsne, not to {options.what}")
     if options.what == "theory":
         return _theory(options, seed)
     if options.out is not None:
@@ -325,6 +328,10 @@ def _analyse(options: argparse.Namespace) -> int:
         from pdml.studies.critics import critic_bias
 
         rows = critic_bias(options.path, at, episodes)
+    elif options.what == "weightings":
+        from pdml.studies.weightings import weighted_errors
+
+        rows = weighted_errors(options.path, at, fresh)
     else:
         from pdml.studies.tsne import visited_points
 

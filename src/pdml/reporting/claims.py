@@ -61,13 +61,21 @@ class Claim(NamedTuple):
     """For claims about one arm: the value of no effect."""
     suffix: str = ""
     """Stands after the numbers of the table, such as ` %`."""
+    pooled: tuple[ClaimArm, ...] = ()
+    """Further arms whose runs count as ours, for measures within a run that every arm has."""
+
+    @property
+    def our_arms(self) -> tuple[ClaimArm, ...]:
+        """All arms whose runs count as ours."""
+        return (self.ours, *self.pooled)
 
 
 class Judged(NamedTuple):
     """What the runs say about a claim."""
 
     claim: Claim
-    ours: Float64[np.ndarray, " n"]
+    by_arm: tuple[Float64[np.ndarray, " _"], ...]
+    """Ours, by arm; one unless the claim pools several."""
     theirs: Float64[np.ndarray, " m"]
     effect: Estimate
     """The difference or ratio; of claims about one arm, its mean."""
@@ -77,6 +85,11 @@ class Judged(NamedTuple):
     """reproduced, contradicted, or open."""
     settles: int | None
     """For open ones whose planned seeds are done: runs per arm that would settle it at the effect seen, if known."""
+
+    @property
+    def ours(self) -> Float64[np.ndarray, " n"]:
+        """The values of all our runs."""
+        return np.concatenate(self.by_arm)
 
 
 def mean_return(until: int) -> Measure:
@@ -145,9 +158,27 @@ def converged_gap(run: Run) -> float:
     return float(np.mean(gaps)) if gaps else math.nan
 
 
+def weighting_ratio(ours: str, theirs: str, steps: Sequence[int]) -> Measure:
+    """Return the ratio of errors on the current policy by two weightings of a run's data.
+
+    The geometric mean over steps; NaN unless every step was analysed.
+    """
+
+    def measure(run: Run) -> float:
+        names = ("step", f"{ours}_l2", f"{theirs}_l2")
+        table = read_table(run.path / "analysis" / "weightings.csv", names, [])
+        found = {
+            int(step): math.log(a / b) for step, a, b in zip(*(table.get(name, ()) for name in names), strict=True)
+        }
+        return math.exp(float(np.mean([found.get(step, math.nan) for step in steps])))
+
+    return measure
+
+
 def judge(claim: Claim, runs: Sequence[Run]) -> Judged:
     """Measure a claim and give the verdict."""
-    ours = _values(claim, claim.ours, runs)
+    by_arm = tuple(_values(claim, arm, runs) for arm in claim.our_arms)
+    ours = np.concatenate(by_arm)
     theirs = np.zeros(0) if claim.theirs is None else _values(claim, claim.theirs, runs)
     side = 1.0 if claim.larger else -1.0
     if claim.theirs is None:
@@ -157,10 +188,11 @@ def judge(claim: Claim, runs: Sequence[Run]) -> Judged:
         effect = (statistics.ratio_interval if claim.is_ratio else statistics.difference_interval)(ours, theirs)
         improvement = statistics.improvement_interval(side * ours, side * theirs)
         null = 1.0 if claim.is_ratio else 0.0
-    is_whole = len(ours) >= claim.ours.seeds and (claim.theirs is None or len(theirs) >= claim.theirs.seeds)
+    is_whole = claim.theirs is None or len(theirs) >= claim.theirs.seeds
+    is_whole = is_whole and all(len(values) >= arm.seeds for arm, values in zip(claim.our_arms, by_arm, strict=True))
     verdict = _verdict(effect, null, claim.larger, claim.size) if is_whole else "open"
     settles = _runs_needed(ours, theirs, null, claim) if is_whole and verdict == "open" else None
-    return Judged(claim, ours, theirs, effect, improvement, verdict, settles)
+    return Judged(claim, by_arm, theirs, effect, improvement, verdict, settles)
 
 
 def _values(claim: Claim, arm: ClaimArm, runs: Sequence[Run]) -> Float64[np.ndarray, " n"]:
@@ -220,7 +252,8 @@ def claims_table(findings: Sequence[Judged], short: bool = False) -> str:
         if short and math.isnan(found.effect.value):
             continue
         claim = found.claim
-        arms = [_arm_text(claim.ours, found.ours, claim.suffix)]
+        own = zip(claim.our_arms, found.by_arm, strict=True)
+        arms = [_arm_text(arm, values, claim.suffix) for arm, values in own]
         arms += [] if claim.theirs is None else [_arm_text(claim.theirs, found.theirs, claim.suffix)]
         settled = (
             "" if found.settles is None else f"; about {found.settles} runs per arm for an 80 % chance to settle it"
