@@ -140,19 +140,22 @@ def test_weightings_of_the_same_data_are_compared_by_the_geometric_mean_over_ste
     assert claims.weighting_ratio("pdml", "uniform", (7000, 8000))(run) == pytest.approx(0.5)  # root of 1/4 and 1
     assert claims.weighting_ratio("pdml", "blocks", (7000, 8000, 9000))(run) == pytest.approx(0.5 ** (1 / 3))
     assert math.isnan(claims.weighting_ratio("pdml", "uniform", (7000, 10_000))(run))  # not all steps yet
+    (path / "analysis" / "weightings.csv").write_text("step,uniform_l2,pdml_l2\n7000,0.0,0.1\n")
+    assert math.isnan(claims.weighting_ratio("pdml", "uniform", (7000,))(run))  # a damaged row
 
 
-def test_runs_of_pooled_arms_count_together_and_all_are_waited_for(judged):
-    returns = {"pdml": (0.5, 0.6), "mbpo": (0.4, 0.5, 0.6)}
-    alone = {"theirs": None, "null": 1.0, "larger": False}
-    found = judged(returns, pooled=(ClaimArm("mbpo", 3),), **alone)
-    assert found.ours == pytest.approx([0.5, 0.6, 0.4, 0.5, 0.6])
-    assert found.effect.value == pytest.approx(0.52)
-    assert found.verdict == "reproduced"
-    assert "pdml 0.55 (2 seeds); mbpo 0.5 (3 seeds)" in claims.claims_table([found])
-    waiting = judged({}, pooled=(ClaimArm("mbpo", 4),), **alone)
-    assert waiting.verdict == "open"
-    assert "mbpo 0.5 (3 of 4 seeds)" in claims.claims_table([waiting])
+def test_a_measure_that_is_a_ratio_is_averaged_by_its_logarithm(judged):
+    found = judged({"pdml": (0.5, 2.0, 1.0)}, theirs=None, is_ratio=True, null=1.0, larger=False, size=0.01)
+    assert found.effect.value == pytest.approx(1.0)
+    assert found.effect.low == pytest.approx(1.0 / found.effect.high)
+    assert found.verdict == "contradicted"  # 1 is possible, 0.01 is not
+    assert "| pdml 1 (3 seeds) | 1 [" in claims.claims_table([found])
+
+
+def test_runs_that_would_settle_a_ratio_follow_from_its_logarithm(judged):
+    found = judged({"pdml": (0.5, 1.3)}, theirs=None, is_ratio=True, null=1.0, larger=False)
+    variance = np.var([0.5, 1.3], ddof=1) / 0.9**2
+    assert found.settles == math.ceil((1.959964 + 0.841621) ** 2 * variance / math.log(0.9) ** 2) + 1
 
 
 def test_what_a_run_lacks_does_not_count(tmp_path):

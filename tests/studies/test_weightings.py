@@ -2,13 +2,13 @@
 
 import csv
 
-import jax
 import numpy as np
 import pytest
 from tiny import tiny_of
 
 from pdml.cli import main
 from pdml.config.fields import change
+from pdml.config.start_from import StartFrom
 from pdml.core.errors import UserError
 from pdml.core.rng import Purpose, key
 from pdml.data.replay import Replay
@@ -20,6 +20,7 @@ from pdml.studies.open_run import opened, restored_tree
 from pdml.studies.weightings import weighted_errors
 from pdml.training.state import section
 from pdml.weighting.base import by_block, uniform
+from pdml.weighting.policy_history import flat_actor
 
 
 @pytest.fixture(scope="module")
@@ -35,20 +36,33 @@ def past_of(run, after_warmup):
     arrays, note = read_arrays(saved_checkpoints(run.path)[0])
     replay = Replay(run.layout, run.config.replay_capacity)
     replay.restore(section(arrays, "replay."))
-    snapshots = arrays["history.snapshots"][: 1 + after_warmup // 20]
-    return weightings._past(run, replay.stored(), snapshots, after_warmup, note["prior"])
+    return weightings._past(run, replay.stored(), arrays["history.snapshots"], after_warmup, note["prior"])
+
+
+def assert_weights_of_the_run(path, after_warmup, sizes):
+    """The weights computed again for a step are those that the run logged there."""
+    with opened(path) as run:
+        past = past_of(run, after_warmup)
+        weights = weightings.weightings(run.config)["pdml"](weightings._context(run, past))
+    found = by_block(weights, past.real.block, len(past.real.block_sizes))
+    logged, _ = read_arrays(path / "blocks" / f"step_{60 + after_warmup:08d}.safetensors")
+    assert past.real.block_sizes.tolist() == sizes
+    for name in ("model", "shift"):
+        np.testing.assert_allclose(found[name], logged[name], rtol=1e-5)
 
 
 @pytest.mark.parametrize("after_warmup", [40, 80])
 def test_the_past_gives_the_weights_that_the_run_had_there(trained, after_warmup):
-    with opened(trained) as run:
-        past = past_of(run, after_warmup)
-        weights = weightings.weightings(run.config)["pdml"](weightings._context(run, past))
-    found = by_block(weights, past.real.block, len(past.real.block_sizes))
-    logged, _ = read_arrays(trained / "blocks" / f"step_{60 + after_warmup:08d}.safetensors")
-    assert past.real.block_sizes.tolist() == [60] + [20] * (after_warmup // 20)
-    for name in ("model", "shift"):
-        np.testing.assert_allclose(found[name], logged[name], rtol=1e-5)
+    assert_weights_of_the_run(trained, after_warmup, [60] + [20] * (after_warmup // 20))
+
+
+@pytest.mark.slow
+def test_so_it_does_for_a_run_that_started_from_transitions_of_another(trained, tmp_path):
+    settings = change(tiny_of("pdml"), {"mixture.reservoir": 400, "steps": 140})
+    start_run(settings, tmp_path / "b", 1, "test", start=StartFrom(trained, ("rows",)))
+    assert_weights_of_the_run(tmp_path / "b", 60, [160, 60, 20, 20, 20])
+    (row,) = weighted_errors(tmp_path / "b", [60], max_epochs=2, fresh=50)
+    assert (row["step"], row["rows"]) == (120, 160 + 120)
 
 
 def test_the_past_has_the_transitions_and_the_policy_that_were_archived(trained):
@@ -60,12 +74,12 @@ def test_the_past_has_the_transitions_and_the_policy_that_were_archived(trained)
         actor = restored_tree(agent.actor, archived, "agent.actor", file)
     np.testing.assert_array_equal(past.real.rows, archived["replay.rows"])
     np.testing.assert_array_equal(past.real.block, archived["replay.block"])
-    jax.tree.map(np.testing.assert_array_equal, past.actors[-1], actor)
+    np.testing.assert_array_equal(past.policies[-1], flat_actor(actor))
 
 
 def test_nothing_but_the_weights_differs(trained, monkeypatch):
     monkeypatch.setattr(weightings, "weightings", lambda config: dict.fromkeys(("one", "two"), uniform()))
-    (row,) = weighted_errors(trained, [80], fresh=50)
+    (row,) = weighted_errors(trained, [80], max_epochs=3, fresh=50)
     assert row["one_l2"] == row["two_l2"] > 0.0
 
 
@@ -86,13 +100,26 @@ def test_each_weighting_is_measured(trained, monkeypatch):
     assert all(float(row[f"{name}_l2"]) < float(row[f"{name}_compounding"]) for name in names)
 
 
-def test_steps_that_cannot_be_compared_are_refused(trained, tmp_path):
-    with pytest.raises(UserError, match="at = 20: no policy is kept of that step; the nearest is 40"):
-        next(weighted_errors(trained, [20]))  # weights are still uniform there
-    with pytest.raises(UserError, match="at = 100: no policy is kept of that step; the nearest is 80"):
-        next(weighted_errors(trained, [100]))  # the run ended before it fitted a model there
-    config = trained / "config.json"
-    (tmp_path / "config.json").write_text(config.read_text())
-    (tmp_path / "metadata.json").write_text((trained / "metadata.json").read_text())
-    with pytest.raises(UserError, match="has no checkpoint, which keeps its transitions and policies"):
+def test_a_fit_is_longer_than_those_of_the_run(trained):
+    (row,) = weighted_errors(trained, [80], patience=50, max_epochs=30, fresh=50)
+    assert [row[f"{name}_epochs"] for name in ("uniform", "blocks", "pdml")] == [30, 30, 30]  # the run's end at 4
+    assert row["uniform_capped"] == row["blocks_capped"] == row["pdml_capped"] == 1
+
+
+@pytest.mark.parametrize("step", [20, 50, 100])  # uniform weights, within a block, beyond the last fit
+def test_steps_that_cannot_be_compared_are_refused(trained, step):
+    with pytest.raises(UserError, match=f"at = {step}: must be a multiple of 20 from 40 to 80, where the run fitted"):
+        next(weighted_errors(trained, [step]))
+
+
+def test_without_what_it_needs_a_run_is_refused(trained, tmp_path):
+    for name in ("config.json", "metadata.json"):
+        (tmp_path / name).write_text((trained / name).read_text())
+    with pytest.raises(UserError, match="it has no checkpoint yet"):
         next(weighted_errors(tmp_path))
+    start_run(change(tiny_of("mbpo"), {"steps": 80}), tmp_path / "short", 1, "test")
+    with pytest.raises(UserError, match="too short, PDML's weights are uniform for the first 80 steps after warm-up"):
+        next(weighted_errors(tmp_path / "short"))
+    start_run(change(tiny_of("pdml"), {"replay_capacity": 100}), tmp_path / "small", 1, "test")
+    with pytest.raises(UserError, match="its replay buffer no longer holds all transitions"):
+        next(weighted_errors(tmp_path / "small"))

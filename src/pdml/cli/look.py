@@ -331,7 +331,7 @@ def _analyse(options: argparse.Namespace) -> int:
     elif options.what == "weightings":
         from pdml.studies.weightings import weighted_errors
 
-        rows = weighted_errors(options.path, at, fresh)
+        rows = weighted_errors(options.path, at, fresh=fresh)
     else:
         from pdml.studies.tsne import visited_points
 

@@ -54,28 +54,20 @@ class Claim(NamedTuple):
     command: str
     """Makes the runs."""
     is_ratio: bool = False
-    """Compare by the ratio of the means instead of the difference."""
+    """Compare by the ratio of the means instead of the difference; of one arm: the measure is a ratio itself."""
     size: float | None = None
     """The difference or ratio that the paper has, where it names one."""
     null: float = 0.0
     """For claims about one arm: the value of no effect."""
     suffix: str = ""
     """Stands after the numbers of the table, such as ` %`."""
-    pooled: tuple[ClaimArm, ...] = ()
-    """Further arms whose runs count as ours, for measures within a run that every arm has."""
-
-    @property
-    def our_arms(self) -> tuple[ClaimArm, ...]:
-        """All arms whose runs count as ours."""
-        return (self.ours, *self.pooled)
 
 
 class Judged(NamedTuple):
     """What the runs say about a claim."""
 
     claim: Claim
-    by_arm: tuple[Float64[np.ndarray, " _"], ...]
-    """Ours, by arm; one unless the claim pools several."""
+    ours: Float64[np.ndarray, " n"]
     theirs: Float64[np.ndarray, " m"]
     effect: Estimate
     """The difference or ratio; of claims about one arm, its mean."""
@@ -85,11 +77,6 @@ class Judged(NamedTuple):
     """reproduced, contradicted, or open."""
     settles: int | None
     """For open ones whose planned seeds are done: runs per arm that would settle it at the effect seen, if known."""
-
-    @property
-    def ours(self) -> Float64[np.ndarray, " n"]:
-        """The values of all our runs."""
-        return np.concatenate(self.by_arm)
 
 
 def mean_return(until: int) -> Measure:
@@ -159,7 +146,7 @@ def converged_gap(run: Run) -> float:
 
 
 def weighting_ratio(ours: str, theirs: str, steps: Sequence[int]) -> Measure:
-    """Return the ratio of errors on the current policy by two weightings of a run's data.
+    """Return the ratio of the errors that two weightings of a run's data have on the policy of the step.
 
     The geometric mean over steps; NaN unless every step was analysed.
     """
@@ -167,32 +154,30 @@ def weighting_ratio(ours: str, theirs: str, steps: Sequence[int]) -> Measure:
     def measure(run: Run) -> float:
         names = ("step", f"{ours}_l2", f"{theirs}_l2")
         table = read_table(run.path / "analysis" / "weightings.csv", names, [])
-        found = {
-            int(step): math.log(a / b) for step, a, b in zip(*(table.get(name, ()) for name in names), strict=True)
-        }
-        return math.exp(float(np.mean([found.get(step, math.nan) for step in steps])))
+        columns = [table.get(name, np.zeros(0)) for name in names]
+        found = {step: one / other for step, one, other in zip(*columns, strict=True) if min(one, other) > 0.0}
+        return math.exp(float(np.mean([math.log(found.get(step, math.nan)) for step in steps])))
 
     return measure
 
 
 def judge(claim: Claim, runs: Sequence[Run]) -> Judged:
     """Measure a claim and give the verdict."""
-    by_arm = tuple(_values(claim, arm, runs) for arm in claim.our_arms)
-    ours = np.concatenate(by_arm)
+    ours = _values(claim, claim.ours, runs)
     theirs = np.zeros(0) if claim.theirs is None else _values(claim, claim.theirs, runs)
     side = 1.0 if claim.larger else -1.0
     if claim.theirs is None:
-        effect, improvement = statistics.mean_interval(ours), Estimate(math.nan, math.nan, math.nan, len(ours))
+        effect = (statistics.geometric_interval if claim.is_ratio else statistics.mean_interval)(ours)
+        improvement = Estimate(math.nan, math.nan, math.nan, len(ours))
         null = claim.null
     else:
         effect = (statistics.ratio_interval if claim.is_ratio else statistics.difference_interval)(ours, theirs)
         improvement = statistics.improvement_interval(side * ours, side * theirs)
         null = 1.0 if claim.is_ratio else 0.0
-    is_whole = claim.theirs is None or len(theirs) >= claim.theirs.seeds
-    is_whole = is_whole and all(len(values) >= arm.seeds for arm, values in zip(claim.our_arms, by_arm, strict=True))
+    is_whole = len(ours) >= claim.ours.seeds and (claim.theirs is None or len(theirs) >= claim.theirs.seeds)
     verdict = _verdict(effect, null, claim.larger, claim.size) if is_whole else "open"
     settles = _runs_needed(ours, theirs, null, claim) if is_whole and verdict == "open" else None
-    return Judged(claim, by_arm, theirs, effect, improvement, verdict, settles)
+    return Judged(claim, ours, theirs, effect, improvement, verdict, settles)
 
 
 def _values(claim: Claim, arm: ClaimArm, runs: Sequence[Run]) -> Float64[np.ndarray, " n"]:
@@ -228,7 +213,7 @@ def _runs_needed(ours: np.ndarray, theirs: np.ndarray, null: float, claim: Claim
         if min(means) <= 0.0:
             return None
         variances = [variance / mean**2 for variance, mean in zip(variances, means, strict=True)]
-        means = [math.log(mean) for mean in means]
+        means, null = [math.log(mean) for mean in means], math.log(null)
     effect, variance = means[0] - (null if claim.theirs is None else means[1]), sum(variances)
     if effect == 0.0:
         return None
@@ -252,9 +237,11 @@ def claims_table(findings: Sequence[Judged], short: bool = False) -> str:
         if short and math.isnan(found.effect.value):
             continue
         claim = found.claim
-        own = zip(claim.our_arms, found.by_arm, strict=True)
-        arms = [_arm_text(arm, values, claim.suffix) for arm, values in own]
-        arms += [] if claim.theirs is None else [_arm_text(claim.theirs, found.theirs, claim.suffix)]
+        if claim.theirs is None:
+            arms = [_arm_text(claim.ours, found.ours, found.effect.value, claim.suffix)]
+        else:
+            both = (claim.ours, found.ours), (claim.theirs, found.theirs)
+            arms = [_arm_text(arm, values, sum(values) / max(len(values), 1), claim.suffix) for arm, values in both]
         settled = (
             "" if found.settles is None else f"; about {found.settles} runs per arm for an 80 % chance to settle it"
         )
@@ -273,11 +260,11 @@ def claims_table(findings: Sequence[Judged], short: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _arm_text(arm: ClaimArm, values: np.ndarray, suffix: str) -> str:
+def _arm_text(arm: ClaimArm, values: np.ndarray, mean: float, suffix: str) -> str:
     if not len(values):
         return f"{arm.label}: no run yet"
     seeds = f"{len(values)}" if len(values) >= arm.seeds else f"{len(values)} of {arm.seeds}"
-    return f"{arm.label} {_number(float(values.mean()))}{suffix} ({seeds} seeds)"
+    return f"{arm.label} {_number(mean)}{suffix} ({seeds} seeds)"
 
 
 def _estimate_text(estimate: Estimate, suffix: str = "") -> str:

@@ -59,6 +59,13 @@ def mean_interval(values: Float[np.ndarray, " n"], level: float = 0.95) -> Estim
     return Estimate(mean, mean - half, mean + half, n)
 
 
+def geometric_interval(values: Float[np.ndarray, " n"], level: float = 0.95) -> Estimate:
+    """Return the geometric mean of positive values, and the Student interval of their logarithms as factors."""
+    found = mean_interval(np.log(values), level)
+    value, low, high = np.exp([found.value, found.low, found.high]).tolist()
+    return Estimate(value, low, high, found.seeds)
+
+
 def finite_mean(values: Sequence[float] | np.ndarray) -> float:
     """Return the mean of the values that are finite; NaN if there is none."""
     kept = _finite(np.asarray(values, np.float64))

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
+import numpy as np
 
 from pdml.config.fields import different
 from pdml.config.files import from_json, to_json
@@ -26,6 +27,22 @@ KEPT = 2
 def saved_checkpoints(run: Path) -> list[Path]:
     """Return the checkpoints of a run, newest first."""
     return sorted((run / "checkpoints").glob("step_*.safetensors"), reverse=True)
+
+
+def newest_checkpoint(run: Path, name: str) -> tuple[dict[str, np.ndarray], dict[str, Any], tuple[str, ...]]:
+    """Return the arrays and the note of the newest checkpoint that is not damaged, and a line for each that is.
+
+    Args:
+        name: What an error calls the run.
+    """
+    found, unread = saved_checkpoints(run), []
+    for file in found:
+        try:
+            return (*read_arrays(file), tuple(unread))
+        except UserError as error:
+            unread.append(f"{error}; the one before it is taken")
+    what = f"none of its {len(found)} checkpoints is readable" if found else "it has no checkpoint yet"
+    raise UserError(f"{name} = '{run}': {what}")
 
 
 def delete_old_checkpoints(lease: Lease) -> None:

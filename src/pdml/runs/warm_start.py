@@ -5,7 +5,7 @@ Nothing of the other run is written, and its environment is neither made nor imp
 
 import hashlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float32
@@ -16,8 +16,7 @@ from pdml.config.schema import Config
 from pdml.config.start_from import StartFrom, StartRecord
 from pdml.core.errors import UserError
 from pdml.envs.spaces import Spaces, spaces_from
-from pdml.runs.checkpoint import saved_checkpoints
-from pdml.runs.tensor_file import read_arrays
+from pdml.runs.checkpoint import newest_checkpoint
 from pdml.training.state import TrainState
 from pdml.training.transfer import skip_warmup_actions, take_agent, take_model, take_rows
 
@@ -57,7 +56,7 @@ def read_start(start: StartFrom, config: Config, spaces: Spaces, prior: int = 0)
     _require_same_spaces(start.path, spaces)
     if "model" in start.parts:
         _require_same_model(start, source, config)
-    arrays, note, unread = _newest(start.path)
+    arrays, note, unread = newest_checkpoint(start.path, "start-from")
     if note["opened"] < 0 and start.parts != ("rows",):
         raise UserError(
             f"start-from = '{start.path}': has not begun to learn, it is at step {note['step']} of its warm-up; take "
@@ -105,18 +104,6 @@ def describe_start(record: StartRecord) -> str:
     """Say in one line what a run starts from."""
     taken = ", ".join(f"{record.rows} rows" if part == "rows" else part for part in record.parts)
     return f"starts from '{record.path}', {record.method} on {record.env} at step {record.step}: {taken}"
-
-
-def _newest(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any], tuple[str, ...]]:
-    """Return the arrays and the note of the newest checkpoint that is not damaged, and a line for each that is."""
-    found, unread = saved_checkpoints(path), []
-    for file in found:
-        try:
-            return (*read_arrays(file), tuple(unread))
-        except UserError as error:
-            unread.append(f"{error}; the one before it is taken")
-    what = f"none of its {len(found)} checkpoints is readable" if found else "it has no checkpoint yet"
-    raise UserError(f"start-from = '{path}': {what}")
 
 
 def _require_same_spaces(path: Path, spaces: Spaces) -> None:

@@ -72,15 +72,3 @@ def restored_tree(template: Any, arrays: dict[str, np.ndarray], prefix: str, fil
         return unflatten(template, arrays, prefix)
     except ValueError as error:
         raise UserError(f"'{file}' does not belong to its run's configuration ({error})") from None
-
-
-def chosen_steps(path: Path, known: list[int], wanted: Sequence[int]) -> list[int]:
-    """Return the wanted steps if all are known; by default five of the known, evenly spaced."""
-    if not known:
-        when = "with --archive-at, and of methods with a model at the end of the run"
-        raise UserError(f"run = '{path}': keeps no policies yet; they come {when}")
-    for step in wanted:
-        if step not in known:
-            near = min(known, key=lambda other, step=step: abs(other - step))
-            raise UserError(f"at = {step}: no policy is kept of that step; the nearest is {near}")
-    return list(wanted) or [known[i] for i in np.unique(np.linspace(0, len(known) - 1, 5).round().astype(int))]

@@ -14,7 +14,7 @@ from pdml.core.errors import UserError
 from pdml.core.rng import Purpose, key
 from pdml.runs.checkpoint import saved_checkpoints
 from pdml.runs.tensor_file import read_arrays
-from pdml.studies.open_run import OpenRun, chosen_steps, opened, restored_tree
+from pdml.studies.open_run import OpenRun, opened, restored_tree
 from pdml.weighting.policy_history import actor_from_flat, actor_shape, flat_actor
 
 
@@ -32,7 +32,7 @@ def visited_points(path: Path, steps: Sequence[int] = (), fresh: int = 1000, see
         ) from None
     with opened(path) as run:
         known = kept_policies(run)
-        chosen = chosen_steps(path, sorted(known), steps)
+        chosen = _chosen(path, sorted(known), steps)
         points = [run.layout.inputs(run.fresh(known[step](), step, fresh).rows) for step in chosen]
     data = np.concatenate(points).astype(np.float64)
     data = (data - data.mean(axis=0)) / np.maximum(data.std(axis=0), 1e-8)
@@ -65,3 +65,15 @@ def kept_policies(run: OpenRun) -> dict[int, Callable[[], Any]]:
                 i * run.config.model_every, lambda parameters=parameters: actor_from_flat(shape, parameters)
             )
     return found
+
+
+def _chosen(path: Path, known: list[int], wanted: Sequence[int]) -> list[int]:
+    """Return the wanted steps if all are known; by default five of the known, evenly spaced."""
+    if not known:
+        when = "with --archive-at, and of methods with a model at the end of the run"
+        raise UserError(f"run = '{path}': keeps no policies yet; they come {when}")
+    for step in wanted:
+        if step not in known:
+            near = min(known, key=lambda other, step=step: abs(other - step))
+            raise UserError(f"at = {step}: no policy is kept of that step; the nearest is {near}")
+    return list(wanted) or [known[i] for i in np.unique(np.linspace(0, len(known) - 1, 5).round().astype(int))]
