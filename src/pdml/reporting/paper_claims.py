@@ -24,7 +24,7 @@ PDML, MBPO = ClaimArm("pdml", 5), ClaimArm("mbpo", 5)
 EVERY_BLOCK_THE_SAME = ClaimArm("decay-mbpo", 5, settings=("mixture.decay=1.0",))
 ELSEWHERE = {"Walker2d-v5": 35_000, "HalfCheetah-v5": 20_000}
 """Other tasks on which PDML is compared with MBPO, with two seeds, and their real steps."""
-WEIGHED_AT = (7_000, 15_000)
+WEIGHED_AT = (7_000, 10_000)
 """Real steps at which the weightings of one run's data are compared."""
 TABLES = ("Walker2d-v5", "HalfCheetah-v5")
 """Tasks for which the paper prints model errors."""
