@@ -4,6 +4,7 @@ import io
 import json
 import math
 import sys
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from pdml.config.defaults import defaults
 from pdml.config.fields import change
 from pdml.dhmbpo.fit import ADAM, StandardisedRows
 from pdml.dhmbpo.learner import empty_state_buffer
+from pdml.envs.episode import Step
 from pdml.envs.termination_fns import RULES
 from pdml.runs.device import cpu_model, device_name
 from pdml.studies import bench_jobs, bench_phases, benchmark
@@ -162,6 +164,28 @@ def test_the_epochs_that_are_asked_for_are_those_that_are_measured(monkeypatch):
     for changes in ({}, {"dynamics.max_epochs": 3}):
         benchmark.step_times("mbpo", 200, changes)
     assert [(dynamics.max_epochs, dynamics.patience) for dynamics in seen] == [(10, 10), (3, 3)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("block", "walked"), [(5, 5), (20, 20), (60, 20)])
+def test_every_call_walks_through_one_block_and_no_further(block, walked, monkeypatch):
+    monkeypatch.setattr(benchmark, "defaults", lambda env, method="pdml": tiny_of(method))
+    monkeypatch.setattr(benchmark, "RULES", {"Hopper": RULES["InvertedPendulum"]})
+    spans = []
+
+    def train(state, env, training, until, after_step):
+        spans.append((state.step, until))
+        obs, action = state.episode.obs, np.zeros(1, np.float32)
+        after_step(state, Step(obs, action, 0.0, obs, terminated=False, finished=None))
+        return replace(state, step=until)
+
+    monkeypatch.setattr(benchmark, "train", train)
+    go = benchmark.step_times("mbpo", 200, {"model_every": block})
+    go()
+    go()
+    (first, _), (second, _) = spans
+    assert [until - step for step, until in spans] == [walked, walked]
+    assert second - first == block
 
 
 def test_the_command_hands_over_the_settings(monkeypatch, capsys):

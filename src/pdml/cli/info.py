@@ -17,7 +17,12 @@ from pdml.core.errors import UserError
 from pdml.reporting.style import FIGURES
 from pdml.runs.device import available_threads, prepare
 
-UNMEASURED = ("env", "method", "preset", "seed", "replay_capacity", "dynamics.patience")
+UNMEASURED = (
+    *("env", "method", "preset", "seed", "replay_capacity", "dynamics.patience"),
+    *("termination", "reward", "max_episode_steps", "time_limit_terminates"),
+    *("warmup_steps", "epoch_steps", "throttle"),
+    *("rollouts.shortest", "rollouts.longest", "rollouts.first_epoch", "rollouts.last_epoch"),
+)
 """Settings that `pdml bench --set` does not take, beside those of a run: they are the same in every measurement."""
 
 
@@ -156,7 +161,7 @@ def _bench_changes(options: argparse.Namespace) -> dict[str, Any]:
         changes[name] = value
     if changes:
         refuse_foreign(options.method, changes)
-        check(change(defaults(Config.env, options.method), changes))
+        check(change(defaults("Hopper-v5", options.method), changes))  # the task that is measured
     return changes
 
 

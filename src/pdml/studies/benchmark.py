@@ -115,7 +115,7 @@ def step_times(
     env, parts = make_env(config.env), wire(config, spaces_of(config.env).layout, by_rule(RULES["Hopper"]))
     training = Training(config, parts, Stopwatch())
     state = _filled_state(training, env, rows)
-    every_step = ("collect", "improve")
+    every_step, steps = ("collect", "improve"), min(steps, config.model_every)
     if record.is_double_horizon:  # it learns at the end of a block
         every_step, steps = ("collect",), config.model_every
     held = [state]

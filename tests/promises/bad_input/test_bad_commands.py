@@ -379,6 +379,8 @@ COMMANDS = [
     ("bench --method dhmbpo --set double.near=0", "double.near = 0: must lie in [1, "),
     ("bench --method dhmbpo --set double.near=9 double.near=7", "set: double.near is given twice"),
     ("bench --method dhmbpo --set steps=9", "set: steps is the same in every measurement; allowed are other settings"),
+    ("bench --method mbpo --set termination=never", "set: termination is the same in every measurement; allowed are"),
+    ("bench --method mbpo --set rollouts.longest=5", "set: rollouts.longest is the same in every measurement"),
     ("bench --method mbpo --set double.near=9", "double.near: method 'mbpo' has no such option; it belongs to"),
     ("bench --jobs 2 --threads 1", "--threads: each of the runs of --jobs has one"),
 ]
