@@ -92,6 +92,22 @@ def test_a_second_time_nothing_changes_and_what_is_new_is_added(out, tmp_path):
     assert not {"notes.txt", "policy.safetensors", "blocks", "DONE"} & {path.name for path in kept.rglob("*")}
 
 
+def test_an_analysis_with_more_rows_is_extended_and_one_with_other_rows_is_refused(out, tmp_path):
+    into, source = tmp_path / "results", out / "Hopper-v5" / "pdml" / "seed_0"
+    analysis, kept = (path / "analysis" / "weightings.csv" for path in (source, into / "Hopper-v5" / "pdml" / "seed_0"))
+    analysis.parent.mkdir()
+    analysis.write_text("step,error\n5000,2.0\n")
+    outcomes(out, into)
+    analysis.write_text("step,error\n2000,1.0\n5000,2.0\n")  # rows are in the order of steps
+    found = {one.outcome: one.reason for one in collect_runs(out, into)}
+    assert found["extended"] == "analysis/weightings.csv"
+    assert kept.read_text() == "step,error\n2000,1.0\n5000,2.0\n"
+    for text in ("step,error\n2000,1.0\n", "step,error\n2000,1.0\n5000,3.0\n", "step,loss\n2000,1.0\n5000,2.0\n", ""):
+        analysis.write_text(text)
+        assert outcomes(out, into)["Hopper-v5/pdml/seed_0"] == "refused"
+    assert kept.read_text() == "step,error\n2000,1.0\n5000,2.0\n"
+
+
 def test_other_content_is_refused_until_it_is_to_be_replaced(out, tmp_path, capsys):
     into, source = tmp_path / "results", out / "Hopper-v5" / "pdml" / "seed_0"
     outcomes(out, into)

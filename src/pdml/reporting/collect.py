@@ -163,9 +163,11 @@ def _write(contents: dict[str, bytes], thinned: list[str], target: Path, replace
     config.json comes last: where it is found, the run is whole.
     """
     there = {name for name in {*KEPT, *contents} if (target / name).exists()}
-    new = [name for name in contents if name not in there]
+    changed = [name for name in contents if name in there and (target / name).read_bytes() != contents[name]]
+    grown = [name for name in changed if name not in KEPT and _only_grew((target / name).read_bytes(), contents[name])]
+    new = [name for name in contents if name not in there] + grown
+    other = [name for name in changed if name not in grown]
     gone = sorted(there - set(contents))
-    other = [name for name in contents if name in there and (target / name).read_bytes() != contents[name]]
     if (other or gone) and not replace:
         return "refused", f"other content is there ({', '.join([*other, *gone])}); --replace overwrites it"
     if not new and not other and not gone:
@@ -185,3 +187,9 @@ def _write(contents: dict[str, bytes], thinned: list[str], target: Path, replace
     if other or gone:
         return "replaced", ", ".join([*other, *gone, *new])
     return "extended", ", ".join(new)
+
+
+def _only_grew(kept: bytes, now: bytes) -> bool:
+    """Whether an analysis still has its header and every row that was kept: `--at` adds rows for other steps."""
+    (head, *rows), (head_now, *rows_now) = kept.splitlines() or [b""], now.splitlines() or [b""]
+    return head == head_now and set(rows) < set(rows_now)
