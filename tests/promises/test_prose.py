@@ -239,6 +239,20 @@ def test_the_text_on_speed():
     assert weighed in text_of("docs/methods/index.md")
 
 
+def test_the_text_on_the_size_of_checkpoints():
+    rows = (ROOT / "results" / "speed" / "checkpoint-size.txt").read_text().splitlines()[2:]
+    sizes = {
+        task: f"{size} MB on {task.split('-')[0]} ({steps} steps)" for _, task, steps, size, *_ in map(cells, rows)
+    }
+    said = f"a checkpoint takes {sizes['Hopper-v5']} and {sizes['Humanoid-v5']}"
+    assert said in text_of("docs/resume.md")
+
+
+def cells(row):
+    """Return the cells of a row of a Markdown table; the first one is empty."""
+    return [cell.strip() for cell in row.split("|")]
+
+
 def test_the_text_on_saving():
     (run,) = read_all([ROOT / "results" / "Hopper-v5" / "mbpo" / "seed_2"])
     spent = {name: run.timing[name][-1] for name in ("save", "seconds")}
