@@ -11,8 +11,8 @@ from pdml.reporting import published
 from pdml.reporting.behaviour import stands
 from pdml.reporting.claims import judge
 from pdml.reporting.paper_claims import paper_claims
-from pdml.reporting.read import read_all, returns
-from pdml.reporting.statistics import first_reaching
+from pdml.reporting.read import read_all, read_table, returns
+from pdml.reporting.statistics import first_reaching, geometric_interval
 from pdml.reporting.summary import aggregates
 
 ROOT = Path(__file__).parents[2]
@@ -208,6 +208,64 @@ def test_what_training_further_does_to_the_gap():
     assert further.claim.number == "C2"
     assert abs(further.effect.value) < 0.1 * gap.effect.value
     assert (len(further.ours), further.verdict) == (3, "open")
+
+
+def test_how_much_training_further_lowers_the_error():
+    page, names = text_of("docs/claims.md"), ("step", "archived_l2", "converged_l2", "capped")
+    tables = [
+        read_table(ROOT / f"results/Hopper-v5/mbpo/seed_{seed}/analysis/converged.csv", names, []) for seed in range(3)
+    ]
+    found = geometric_interval(np.array([table["converged_l2"].sum() / table["archived_l2"].sum() for table in tables]))
+    lower = sum(int((table["converged_l2"] < table["archived_l2"]).sum()) for table in tables)
+    count = sum(len(table["step"]) for table in tables)
+    said = f"down to {found.value:.2f} [{found.low:.2f}, {found.high:.2f}] of what it was, in {lower} of {count} cases"
+    assert said in page
+    assert all(table["capped"].all() for table in tables)
+    assert f"All {count} fits stopped at their limit of 500 epochs" in page
+    printed = {
+        env: [
+            sum(published.model_error(env, name, step) for step in range(20_000, 100_001, 20_000))
+            for name in ("converged", "mbpo")
+        ]
+        for env in ("Walker2d-v5", "HalfCheetah-v5")
+    }
+    walker, cheetah = (further / own for further, own in printed.values())
+    assert f"tables have {walker:.2f} on Walker2d and {cheetah:.2f} on HalfCheetah" in page
+
+
+SET_A = ("pdml", "mbpo", "decay-mbpo-mixture.decay=1.0")
+
+
+@pytest.fixture(scope="module")
+def set_a():
+    """Return the kept runs of set A of the plan, by arm."""
+    return {arm: read_all([ROOT / "results" / "Hopper-v5" / arm]) for arm in SET_A}
+
+
+def test_what_final_returns_would_take(set_a):
+    runs = [*set_a["pdml"], *set_a["mbpo"]]
+    paces = [float(np.median(np.diff(run.timing["seconds"])[-40:])) / 250 for run in runs]  # of 10 000 steps
+    low, high = min(paces), max(paces)
+    page = text_of("docs/claims.md")
+    assert f"took {low:.2f} to {high:.2f} seconds per step" in page
+    days = [2 * 5 * 120_000 * pace / 86_400 for pace in (low, high)]
+    assert f"would take at least {days[0]:.1f} to {days[1]:.1f} days of one core" in page
+
+
+def test_arms_of_a_seed_are_the_same_run_until_weights_begin(set_a):
+    assert "Until step 6000, all arms of a seed are the same run" in text_of("docs/claims.md")
+    for seed in range(3):  # made on machines that round the same
+        found = {evaluation(run, 6000) for runs in set_a.values() for run in runs if run.config.seed == seed}
+        assert len(found) == 1
+
+
+def test_the_text_on_temperatures(set_a):
+    runs = [run for runs in set_a.values() for run in runs]
+    tops = [run.progress["agent/temperature"][run.progress["steps_after_warmup"] <= 10_000].max() for run in runs]
+    said = f"over the first 10k steps after warm-up is {min(tops):.2f} to {max(tops):.2f}"
+    assert said in text_of("results/Hopper-v5/README.md")
+    ends = [float(np.median(run.progress["agent/temperature"][-40:])) for run in runs]
+    assert 0.1 < min(ends) < max(ends) < 0.3
 
 
 def test_the_text_on_the_pendulum():

@@ -55,8 +55,8 @@ class DynamicsModel(NamedTuple):
 def ensemble(config: Config, layout: Layout, loss: Loss) -> DynamicsModel:
     """The probabilistic ensemble of MBPO, fitted to weighted minibatches.
 
-    Every network draws its own minibatches, with replacement, in proportion to the transitions' weights. With uniform
-    weights this is MBPO's bootstrap.
+    Every network draws its own minibatches, with replacement, in proportion to the transitions' weights. Departs from
+    MBPO's code, in which a network draws one bootstrap sample per fit: here it draws new rows for every minibatch.
     """
     options, seed = config.dynamics, config.seed
     adam = optax.adam(options.learning_rate)

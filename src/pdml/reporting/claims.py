@@ -22,8 +22,8 @@ class ClaimArm(NamedTuple):
     """Runs that are compared: a method on a task, and the settings in which it differs from its defaults."""
 
     method: str
-    seeds: int
-    """Runs that are planned; before all of them are done, nothing is decided."""
+    seeds: range
+    """The planned seeds: no other counts, and before all of them are done, nothing is decided."""
     env: str = "Hopper-v5"
     settings: tuple[str, ...] = ()
 
@@ -75,8 +75,8 @@ class Judged(NamedTuple):
     """The probability that a run of ours is on the claimed side of one of theirs."""
     verdict: str
     """reproduced, contradicted, or open."""
-    settles: int | None
-    """For open ones whose planned seeds are done: runs per arm that would settle it at the effect seen, if known."""
+    remark: str = ""
+    """How the paper's size stands to the interval; of open claims, how many runs would settle them."""
 
 
 def mean_return(until: int) -> Measure:
@@ -174,52 +174,77 @@ def judge(claim: Claim, runs: Sequence[Run]) -> Judged:
         effect = (statistics.ratio_interval if claim.is_ratio else statistics.difference_interval)(ours, theirs)
         improvement = statistics.improvement_interval(side * ours, side * theirs)
         null = 1.0 if claim.is_ratio else 0.0
-    is_whole = len(ours) >= claim.ours.seeds and (claim.theirs is None or len(theirs) >= claim.theirs.seeds)
-    verdict = _verdict(effect, null, claim.larger, claim.size) if is_whole else "open"
-    settles = _runs_needed(ours, theirs, null, claim) if is_whole and verdict == "open" else None
-    return Judged(claim, ours, theirs, effect, improvement, verdict, settles)
+    found = Judged(claim, ours, theirs, effect, improvement, "open")
+    if len(ours) < len(claim.ours.seeds) or (claim.theirs is not None and len(theirs) < len(claim.theirs.seeds)):
+        return found
+    verdict, remark = _verdict(effect, null, claim.larger, claim.size)
+    return found._replace(verdict=verdict, remark=_to_settle(found, null) if verdict == "open" else remark)
 
 
 def _values(claim: Claim, arm: ClaimArm, runs: Sequence[Run]) -> Float64[np.ndarray, " n"]:
-    """Return the measure of every run of an arm that went far enough; of runs with the same seed, the first counts."""
+    """Return the measure of every planned run of an arm that went far enough; a seed counts once, its first run."""
     found: dict[int, float] = {}
     for run in runs:
         is_of_arm = (run.config.method, run.config.env, tuple(differences(run))) == (arm.method, arm.env, arm.settings)
-        if is_of_arm and max(run.evaluations.get("step", np.zeros(0)), default=0) >= claim.needs:
+        if (
+            is_of_arm
+            and run.config.seed in arm.seeds
+            and max(run.evaluations.get("step", np.zeros(0)), default=0) >= claim.needs
+        ):
             value = claim.measure(run)
             if math.isfinite(value):
                 found.setdefault(run.config.seed, value)
     return np.array(list(found.values()), np.float64)
 
 
-def _verdict(effect: Estimate, null: float, larger: bool, size: float | None) -> str:
+def _verdict(effect: Estimate, null: float, larger: bool, size: float | None) -> tuple[str, str]:
+    """Return the verdict, and a remark where the interval excludes the paper's size."""
     if math.isnan(effect.low):
-        return "open"
+        return "open", ""
     above, below = effect.low > null, effect.high < null
-    if above if larger else below:
-        return "reproduced"
     if below if larger else above:
-        return "contradicted"
-    return "contradicted" if size is not None and not effect.low <= size <= effect.high else "open"
+        return "contradicted", ""
+    is_reproduced = above if larger else below
+    if size is None or effect.low <= size <= effect.high:
+        return ("reproduced" if is_reproduced else "open"), ""
+    if is_reproduced:
+        is_less = abs(effect.value - null) < abs(size - null)
+        return "reproduced", f"{'less' if is_less else 'more'} than the paper's {_number(size)}"
+    return "contradicted", f"the paper's {_number(size)} is excluded, {_number(null)} is not"
 
 
-def _runs_needed(ours: np.ndarray, theirs: np.ndarray, null: float, claim: Claim) -> int | None:
-    """Return the runs per arm with which a t-test has power 0.8 at the effect seen, to first order."""
-    samples = [ours] if claim.theirs is None else [ours, theirs]
-    if any(len(values) < 2 for values in samples):
-        return None
-    means, variances = [values.mean() for values in samples], [values.var(ddof=1) for values in samples]
+MOST_RUNS = 100
+"""Above so many runs per arm, their number is not given."""
+
+
+def _to_settle(found: Judged, null: float) -> str:
+    """Say how many runs per arm would settle an open claim: a t-test of power 0.8, to first order.
+
+    With so many, one would see an effect of the paper's size, or see that it is excluded if there is none. Where the
+    paper has no size, the effect seen takes its place.
+    """
+    claim = found.claim
+    samples = [found.ours] if claim.theirs is None else [found.ours, found.theirs]
+    if any(len(values) < 2 for values in samples) or math.isnan(found.effect.low):
+        return ""
+    variances = [float(values.var(ddof=1)) for values in samples]
+    effect = found.effect.value if claim.size is None else claim.size
     if claim.is_ratio:
-        if min(means) <= 0.0:
-            return None
-        variances = [variance / mean**2 for variance, mean in zip(variances, means, strict=True)]
-        means, null = [math.log(mean) for mean in means], math.log(null)
-    effect, variance = means[0] - (null if claim.theirs is None else means[1]), sum(variances)
-    if effect == 0.0:
-        return None
+        effect, null = math.log(effect), math.log(null)
+        variances = (
+            [float(np.log(found.ours).var(ddof=1))]
+            if claim.theirs is None
+            else [variance / float(values.mean()) ** 2 for variance, values in zip(variances, samples, strict=True)]
+        )
+    per_arm = "" if claim.theirs is None else " per arm"
+    at = "the effect seen" if claim.size is None else f"the paper's {_number(claim.size)}"
     from scipy.special import ndtri  # slow to import, and only an open claim needs it
 
-    return math.ceil(float((ndtri(0.975) + ndtri(0.8)) ** 2 * variance / effect**2)) + 1
+    wanted = float((ndtri(0.975) + ndtri(0.8)) ** 2) * sum(variances)
+    if wanted >= MOST_RUNS * (effect - null) ** 2:
+        return f"more than {MOST_RUNS} runs{per_arm} for an 80 % chance to settle it at {at}"
+    runs = math.ceil(wanted / (effect - null) ** 2) + (2 if claim.theirs is None else 1)  # t instead of normal
+    return f"about {runs} runs{per_arm} for an 80 % chance to settle it at {at}"
 
 
 COLUMNS = ("", "claim", "measured", "here, by arm", "difference or ratio", "probability", "verdict", "runs")
@@ -242,9 +267,6 @@ def claims_table(findings: Sequence[Judged], short: bool = False) -> str:
         else:
             both = (claim.ours, found.ours), (claim.theirs, found.theirs)
             arms = [_arm_text(arm, values, sum(values) / max(len(values), 1), claim.suffix) for arm, values in both]
-        settled = (
-            "" if found.settles is None else f"; about {found.settles} runs per arm for an 80 % chance to settle it"
-        )
         cells = (
             claim.number,
             f"{claim.says}: {claim.paper}" if claim.paper else claim.says,
@@ -252,7 +274,7 @@ def claims_table(findings: Sequence[Judged], short: bool = False) -> str:
             "; ".join(arms),
             _estimate_text(found.effect, claim.suffix),
             _estimate_text(found.improvement),
-            f"{found.verdict}{settled}",
+            f"{found.verdict}; {found.remark}" if found.remark else found.verdict,
             f"`{claim.command}`",
         )
         kept = [cell for name, cell in zip(COLUMNS, cells, strict=True) if name in names]
@@ -263,7 +285,7 @@ def claims_table(findings: Sequence[Judged], short: bool = False) -> str:
 def _arm_text(arm: ClaimArm, values: np.ndarray, mean: float, suffix: str) -> str:
     if not len(values):
         return f"{arm.label}: no run yet"
-    seeds = f"{len(values)}" if len(values) >= arm.seeds else f"{len(values)} of {arm.seeds}"
+    seeds = f"{len(values)}" if len(values) == len(arm.seeds) else f"{len(values)} of {len(arm.seeds)}"
     return f"{arm.label} {_number(mean)}{suffix} ({seeds} seeds)"
 
 
