@@ -165,13 +165,16 @@ def test_pendulum_can_be_learned(capsys, monkeypatch):
     settings = "50000 steps, warm-up 1000, rollout length 1, 20 updates per step, target entropy -0.5"
     assert lines[4] == f"ok       settings: {settings}"
     assert re.search(r"ok +300 random steps, (49\d|500) per second: 2 s per 1000 steps; ", lines[5]), lines[5]
+    assert lines[5].endswith("; a run of 50000 steps spends 2 min in the environment")
+    evaluation = "10 episodes of at most 200 steps, 4 s, every 1000 steps of the run (--eval-every, --eval-episodes)"
+    assert lines[6] == f"ok       evaluation: {evaluation}"
     assert "ok       the same seed and actions give the same observations: resuming is exact" in lines
     assert "ok       episodes: 0 terminated, 1 truncated by a time limit" in lines
     assert [line for line in lines if line.startswith("note")] == [
         "note     no episode terminated: a learned termination has nothing to learn from yet; if none ever does, "
         "set --termination never"
     ]
-    assert lines[-1] == "can be learned: pdml train --env Pendulum-v1"
+    assert lines[-1] == "PDML can train on it: pdml train --env Pendulum-v1"
 
 
 def test_an_environment_of_the_paper_has_its_rule_and_settings():
@@ -206,7 +209,7 @@ def test_what_cannot_be_learned_is_one_problem_per_line(env_id, sentences, capsy
     for line, sentence in zip(found, sentences, strict=True):
         assert line.startswith("problem ")
         assert sentence in line
-    assert last == f"cannot be learned: {len(found)} problem{'s' if len(found) > 1 else ''}"
+    assert last == f"PDML cannot train on it: {len(found)} problem{'s' if len(found) > 1 else ''}"
 
 
 @pytest.mark.parametrize(
@@ -267,3 +270,30 @@ def test_a_slow_environment_is_stepped_only_for_the_given_time():
     count, pace = re.match(r"(\d+) random steps?, (\d+) per second", found[0]).groups()
     assert int(count) <= 11
     assert int(pace) <= 50
+
+
+def test_a_slow_environment_gets_more_time_on_request(capsys):
+    assert main(["check", "tried_envs:Slow-v0", "--steps", "8", "--seconds", "900"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("ok       8 random steps, ") for line in lines)
+    evaluation = re.search(r"10 episodes of at most 50 steps, (\d+) s, every 1000 steps", "\n".join(lines))
+    assert int(evaluation.group(1)) >= 10  # 500 steps of at least 20 ms
+
+
+def test_as_much_time_as_is_given_is_the_limit_of_one_step(monkeypatch):
+    given = []
+
+    def noted(env, name, max_episode_steps, timeout):
+        given.append(timeout)
+        return adapt(env, name, max_episode_steps, timeout)
+
+    monkeypatch.setattr("pdml.envs.env_check.adapt", noted)
+    check_env("tried_envs:Line-v0", steps=2)
+    check_env("tried_envs:Line-v0", steps=2, seconds=900.0)
+    assert given == [60.0, 60.0, 900.0, 900.0]  # each time once more to repeat the episodes
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "soon"])
+def test_a_time_that_is_none_is_refused(seconds, capsys):
+    assert main(["check", "Pendulum-v1", f"--seconds={seconds}"]) == 2
+    assert capsys.readouterr().err == f"pdml: seconds = '{seconds}': must be a number above 0\n"

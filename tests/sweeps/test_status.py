@@ -1,4 +1,4 @@
-"""How runs stand is read from their files alone, also while they are being written."""
+"""The status of runs is read from their files alone, even while they are being written."""
 
 import json
 import os

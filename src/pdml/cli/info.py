@@ -9,7 +9,7 @@ from pdml.cli.parser import threads_of
 from pdml.config.defaults import defaults
 from pdml.config.fields import change, get, leaves, run_names
 from pdml.config.methods import GROUP_NAMES, METHODS, PRESETS, Changes
-from pdml.config.parse import assignment, parse_value, shown, whole
+from pdml.config.parse import assignment, number, parse_value, shown, whole
 from pdml.config.schema import Config
 from pdml.config.tasks import TASKS
 from pdml.config.validate import check, refuse_foreign
@@ -35,28 +35,34 @@ def add_commands(commands: Any) -> None:
 
 def _check_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Try an environment with random actions and report what will not work. The exit code is 0 if it can be\n"
-        "learned, 1 if there is a problem, 2 if it cannot be made."
+        "Try an environment with random actions and report what will not work. The exit code is 0 if PDML can\n"
+        "train on it, 1 if there is a problem, 2 if it cannot be made."
     )
     parser.add_argument("env", metavar="ENV", help="environment id, or module:Id")
     parser.add_argument("--steps", metavar="N", default="300", help="most random steps (default: 300)")
+    parser.add_argument(
+        "--seconds",
+        metavar="S",
+        default="3",
+        help="take no more steps after this time; for a slow environment (default: 3)",
+    )
     parser.set_defaults(run=_check)
 
 
 def _check(options: argparse.Namespace) -> int:
-    steps = whole("steps", options.steps)
+    steps, seconds = whole("steps", options.steps), number("seconds", options.seconds, above=0.0)
     prepare()
 
     from pdml.envs.env_check import check_env
 
-    findings = check_env(options.env, steps)
+    findings = check_env(options.env, steps, seconds)
     for finding in findings:
         print(f"{finding.kind:8s} {finding.text}")
     problems = sum(finding.kind == "problem" for finding in findings)
     if problems:
-        print(f"cannot be learned: {problems} problem{'s' if problems > 1 else ''}")
+        print(f"PDML cannot train on it: {problems} problem{'s' if problems > 1 else ''}")
         return 1
-    print(f"can be learned: pdml train --env {shlex.quote(options.env)}")
+    print(f"PDML can train on it: pdml train --env {shlex.quote(options.env)}")
     return 0
 
 

@@ -23,7 +23,7 @@ ON = ("local", "ray")
 def add_commands(commands: Any) -> None:
     """Add the commands; what they need is imported when they run."""
     _sweep_parser(commands.add_parser("sweep", help="do all runs of a study, on this machine or on a cluster"))
-    _status_parser(commands.add_parser("status", help="show how runs stand"))
+    _status_parser(commands.add_parser("status", help="show the status of runs"))
 
 
 def _sweep_parser(parser: argparse.ArgumentParser) -> None:

@@ -56,14 +56,14 @@ def whole(name: str, text: str, least: int = 1, most: int = 2**32 - 1) -> int:
     return value
 
 
-def number(name: str, text: str) -> float:
+def number(name: str, text: str, above: float = -math.inf) -> float:
     """Read a finite number of a command's own option."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
-        raise UserError(f"{name} = '{text}': must be a number")
+    if not (math.isfinite(value) and value > above):
+        raise UserError(f"{name} = '{text}': must be a number{'' if above == -math.inf else f' above {above:g}'}")
     return value
 
 

@@ -114,7 +114,7 @@ class MixtureConfig:
     """The policy mixture: how blocks of transitions are weighted by the policy that collected them."""
 
     rate: float = option(0.02, "r: least share of the newest policy's block; alpha = r / (1 - r)", "[0, 1)")
-    first_block: int = option(4, "blocks after warm-up before the weights leave the uniform ones", "[2, inf)")
+    first_block: int = option(4, "blocks after the warm-up during which the weights stay uniform", "[2, inf)")
     misaligned: bool = option(False, "give model learning the weights of other transitions, as the released code does")
     decay: float = option(
         0.98, "factor by which a policy has less weight than the next one", "(0, 1]", needs=(Feature.DECAY,)

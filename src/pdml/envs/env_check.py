@@ -11,10 +11,11 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from pdml.config.defaults import defaults
-from pdml.config.parse import whole
+from pdml.config.parse import number, whole
 from pdml.config.schema import Settings
 from pdml.config.tasks import is_listed, refuse_versions
 from pdml.core.errors import UserError
+from pdml.core.stopwatch import duration
 from pdml.envs.env_spec import task_for
 from pdml.envs.episode import Episode, Step, advance_episode, begin_episode, reproduce_episode
 from pdml.envs.gym import EnvironmentFault, adapt, make_env, make_plain, own_time_limit
@@ -25,14 +26,14 @@ SECONDS = 3.0
 """No more random steps are taken after this time; repeating the last episodes takes at most as long again."""
 
 TIMEOUT = 60.0
-"""Seconds after which a step or reset counts as hanging."""
+"""Seconds after which a step or reset counts as hanging, unless more time is given for all random steps."""
 
 LARGE = 1e3
 """Observations beyond it are noted: the policy and the critics see them unscaled."""
 
 
 class Finding(NamedTuple):
-    """One thing that the check found; an environment with a problem cannot be learned."""
+    """One thing that the check found; PDML cannot train on an environment with a problem."""
 
     kind: Literal["ok", "note", "problem"]
     text: str
@@ -82,11 +83,13 @@ def check_env(env_id: str, steps: int = STEPS, seconds: float = SECONDS) -> list
 
     Args:
         steps: Most random steps.
-        seconds: Time after which no more steps are taken.
+        seconds: Time after which no more steps are taken. A single step or reset may take as long, or 60 s if that is
+            more; beyond it the process is ended.
     """
     if not isinstance(env_id, str):
         raise UserError(f"env = {env_id!r}: must be the name of an environment, such as 'Hopper-v5' or 'module:Id'")
     whole("steps", str(steps))
+    number("seconds", str(seconds), above=0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what matters is reported as a finding
         found, settings = _look(env_id)
@@ -94,7 +97,7 @@ def check_env(env_id: str, steps: int = STEPS, seconds: float = SECONDS) -> list
 
 
 def _look(env_id: str) -> tuple[list[Finding], Settings | None]:
-    """Return what can be said without a step, and the default settings if the environment can be learned."""
+    """Return what can be said without a step, and the default settings if PDML can train on the environment."""
     if not is_listed(env_id):
         refuse_versions(env_id)
     with closing(make_plain(env_id)) as env:
@@ -144,12 +147,15 @@ def _defaults_text(settings: Settings) -> str:
 
 def _try(settings: Settings, steps: int, seconds: float) -> Iterator[Finding]:
     """Take random steps and yield what they show."""
-    check, env = _make(settings)
+    timeout = max(TIMEOUT, seconds)
+    check, env = _make(settings, timeout)
     with closing(env):
         trial = _random_steps(env, settings.learning.seed, steps, seconds)
+        longest = settings.learning.max_episode_steps or own_time_limit(env)
     if trial.steps:
         yield _speed(trial, settings)
-        yield _reproducibility(trial, settings)
+        yield _evaluation(trial, settings, longest)
+        yield _reproducibility(trial, settings, timeout)
     if trial.fault:
         yield Finding("problem", trial.fault)
     if check is not None and check.fault:
@@ -159,13 +165,13 @@ def _try(settings: Settings, steps: int, seconds: float) -> Iterator[Finding]:
         yield from _endings(trial, settings)
 
 
-def _make(settings: Settings) -> tuple[SpaceCheck | None, gymnasium.Env]:
+def _make(settings: Settings, timeout: float) -> tuple[SpaceCheck | None, gymnasium.Env]:
     """Make the environment as a run does; listed ones need no check of their spaces."""
     config = settings.learning
     if is_listed(config.env):
-        return None, make_env(config.env, config.max_episode_steps, TIMEOUT)
+        return None, make_env(config.env, config.max_episode_steps, timeout)
     check = SpaceCheck(make_plain(config.env))
-    return check, adapt(check, config.env, config.max_episode_steps, TIMEOUT)
+    return check, adapt(check, config.env, config.max_episode_steps, timeout)
 
 
 def _random_steps(env: gymnasium.Env, seed: int, steps: int, seconds: float) -> Trial:
@@ -193,13 +199,23 @@ def _speed(trial: Trial, settings: Settings) -> Finding:
     count, total = len(trial.steps), settings.run.steps
     each = trial.seconds / count
     text = f"{_count(count, 'random step')}, {_short(1.0 / each)} per second: {_short(1000 * each)} s per 1000 steps"
-    return Finding("ok", f"{text}; a run of {total} steps spends {_short(total * each / 60)} min in the environment")
+    return Finding("ok", f"{text}; a run of {total} steps spends {duration(total * each)} in the environment")
 
 
-def _reproducibility(trial: Trial, settings: Settings) -> Finding:
+def _evaluation(trial: Trial, settings: Settings, longest: int | None) -> Finding:
+    """Say what evaluations take beside the run's own steps: in a slow environment most of the time."""
+    run, each = settings.run, trial.seconds / len(trial.steps)
+    length = longest or max(len(episode) for episode in trial.episodes)
+    bound = f"at most {longest}" if longest else f"{length}"
+    took = duration(run.eval_episodes * length * each)
+    text = f"{_count(run.eval_episodes, 'episode')} of {bound} steps, {took}, every {run.eval_every} steps of the run"
+    return Finding("ok", f"evaluation: {text} (--eval-every, --eval-episodes)")
+
+
+def _reproducibility(trial: Trial, settings: Settings, timeout: float) -> Finding:
     """Repeat the last episodes in a fresh environment, as resuming does."""
     numbered, seed = list(enumerate(trial.episodes))[-2:], settings.learning.seed
-    with closing(_make(settings)[1]) as env:
+    with closing(_make(settings, timeout)[1]) as env:
         for number, steps in numbered:
             episode = Episode(number, steps[-1].next_obs, [step.action for step in steps])
             try:

@@ -1,4 +1,4 @@
-"""How runs stand, from their files alone: also while another process or another machine writes them."""
+"""The status of runs, from their files alone, even while another process or another machine writes them."""
 
 import json
 import math
