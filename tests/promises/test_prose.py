@@ -9,10 +9,10 @@ import pytest
 
 from pdml.reporting import published
 from pdml.reporting.behaviour import stands
-from pdml.reporting.claims import judge
+from pdml.reporting.claims import bin_return, judge
 from pdml.reporting.paper_claims import paper_claims
 from pdml.reporting.read import read_all, read_table, returns
-from pdml.reporting.statistics import first_reaching, geometric_interval
+from pdml.reporting.statistics import first_reaching, geometric_interval, rank_correlation
 from pdml.reporting.summary import aggregates
 
 ROOT = Path(__file__).parents[2]
@@ -262,10 +262,61 @@ def test_arms_of_a_seed_are_the_same_run_until_weights_begin(set_a):
 def test_the_text_on_temperatures(set_a):
     runs = [run for runs in set_a.values() for run in runs]
     tops = [run.progress["agent/temperature"][run.progress["steps_after_warmup"] <= 10_000].max() for run in runs]
-    said = f"over the first 10k steps after warm-up is {min(tops):.2f} to {max(tops):.2f}"
+    said = f"in the first 10k steps after warm-up is {min(tops):.2f} to {max(tops):.2f}"
     assert said in text_of("results/Hopper-v5/README.md")
     ends = [float(np.median(run.progress["agent/temperature"][-40:])) for run in runs]
     assert 0.1 < min(ends) < max(ends) < 0.3
+    page = text_of("results/Hopper-v5/README.md")
+    assert "falls below 0.8 within 500 steps, rises again" in page
+    for run, top in zip(runs, tops, strict=True):
+        first = run.progress["agent/temperature"][run.progress["steps_after_warmup"] <= 500].min()
+        assert first < min(0.8, top)
+    scores = np.array([returns(run).values.mean() for run in runs])
+    found = f"{rank_correlation(np.array(tops), scores):.2f}".replace("-", "−")
+    assert f"over the runs of set A, is {found}." in page
+    middle, bins = [], []
+    for run in set_a["pdml"]:
+        after = run.progress["steps_after_warmup"]
+        middle.append(float(run.progress["agent/temperature"][(after > 10_000) & (after <= 20_000)].mean()))
+        bins.append(bin_return(10_000, 20_000)(run))
+    said = f"is {min(middle):.2f} to {max(middle):.2f} on average from step 15 000 to 25 000"
+    assert f"{said}, where their returns are still {min(bins):.0f} to {max(bins):.0f}, the paper's 1533" in page
+    assert round(published.curve("Hopper-v5", "pdml").mean[1]) == 1533
+
+
+def test_the_text_on_standing_still_in_the_first_bin(set_a):
+    shares = {}
+    for arm in ("pdml", "mbpo"):
+        shares[arm] = []
+        for run in set_a[arm]:
+            early = run.evaluations["step"] <= run.config.warmup_steps + 10_000
+            shares[arm].append(f"{100 * stands(run)[early].mean():.0f}")
+    (least, most), (low, high) = ((min(found, key=int), max(found, key=int)) for found in shares.values())
+    said = f"In the first bin, {least} to {most} % of PDML's evaluation episodes stand still at about 1000"
+    assert f"{said}, of MBPO's {low} to {high} %." in text_of("docs/claims.md")
+
+
+def test_the_text_on_the_newest_block_of_the_control(set_a):
+    for run in set_a["decay-mbpo-mixture.decay=1.0"]:
+        at = dict(zip(run.progress["step"], run.progress["weights/newest_share"], strict=True))
+        blocks = {step: (step - 5000) / 250 for step in at}  # the warm-up, and those before the row's own
+        more = [step for step in at if step > 6000 and at[step] > 1.001 / blocks[step]]
+        assert 17_000 < min(more) <= 18_000
+        assert all(round(at[step], 3) == 0.02 for step in more)
+
+
+def test_the_text_on_what_the_paper_says():
+    page, mbpo = text_of("docs/claims.md"), published.curve("Hopper-v5", "mbpo")
+    assert f"In its own figure MBPO has {mbpo.mean[5]:.0f} at 50k to 60k" in page
+    assert mbpo.mean[5] < 3000
+    ratios = {}
+    for env in ("Walker2d-v5", "HalfCheetah-v5"):
+        sums = [
+            sum(published.model_error(env, arm, step) for step in range(20_000, 100_001, 20_000)) for arm in SET_A[:2]
+        ]
+        ratios[env] = sums[0] / sums[1]
+    walker, cheetah = ratios.values()
+    assert f"PDML's error is there {walker:.2f} and {cheetah:.2f} of MBPO's on average" in page
 
 
 def test_the_text_on_the_pendulum():

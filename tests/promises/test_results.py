@@ -72,7 +72,7 @@ def test_the_arms_with_weights_in_one_place_have_their_complete_seeds_on_hopper(
         assert json.loads((run.path / "metadata.json").read_text())["modified"] is False
 
 
-SETS = {"A": 15, "B": 12, "C": 10, "D": 21, "F": 6, "G": 8, "trial": 42}
+SETS = {"A": 15, "B": 12, "C": 10, "D": 21, "F": 6, "G": 8, "I": 3, "trial": 42}
 """The studies of the plan, and how many runs they have."""
 
 
@@ -90,8 +90,9 @@ def test_the_studies_have_the_runs_that_the_claims_wait_for():
     standard = {}
     for run in runs:
         config = run.settings.learning
-        base = defaults(config.env, config.method, "paper", env_task(config.env))
-        words = tuple(f"{name}={get(run.settings, name)}" for name in different(run.settings, base) if name in LEARNED)
+        base = defaults(config.env, config.method, config.preset, env_task(config.env))
+        words = () if config.preset == "paper" else (f"preset={config.preset}",)
+        words += tuple(f"{name}={get(run.settings, name)}" for name in different(run.settings, base) if name in LEARNED)
         standard.setdefault((config.method, config.env, words), []).append(run)
     for claim in paper_claims():
         for arm in (claim.ours, claim.theirs):

@@ -39,6 +39,7 @@ def paper_claims() -> list[Claim]:
         gap,
         plateau,
         *(_about_bins(low) for low in (0, 10_000, 20_000)),
+        _released(),
         _sample_efficiency("C4", MBPO, LONG, "mbpo"),
         *(
             _sample_efficiency("C4", ClaimArm(name, range(3)), SHORT, name)
@@ -148,6 +149,17 @@ def _about_bins(low: int) -> Claim:
         _train((PDML.method, MBPO.method), LONG),
         size=ours - theirs,
     )
+
+
+def _released() -> Claim:
+    """Return a control for C3: do the released code's settings explain that our PDML is later than the paper's?"""
+    arm = ClaimArm("pdml", range(3), settings=("preset=released", "throttle=5.0"))
+    paper = _bin_means(published.curve(PDML.env, PDML.method))[1]
+    return Claim(
+        "C3*", "PDML with the settings of the released code is ahead of ours in steps (10k, 20k] after warm-up",
+        f"the paper's PDML has {paper:.0f}", bin_return(10_000, 20_000), "mean of the bin's evaluations", arm, PDML,
+        True, SHORT, f"{_train((PDML.method,), SHORT)} --preset released --throttle 5",
+    )  # fmt: skip
 
 
 def _sample_efficiency(number: str, theirs: ClaimArm, steps: int, method: str, ours: ClaimArm = PDML) -> Claim:
