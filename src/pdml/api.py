@@ -19,12 +19,12 @@ from pdml.config.start_from import chosen_start
 from pdml.config.tasks import Task
 from pdml.config.validate import OBJECT, check, refuse_foreign
 from pdml.core import signals
-from pdml.core.batching import as_batch, padded
+from pdml.core.batching import as_batch, padded, power_of_two
 from pdml.core.errors import LostRunError, UserError
 from pdml.core.pytree import unflatten
 from pdml.core.rng import Purpose, key
 from pdml.envs.evaluation import Evaluator
-from pdml.envs.from_python import Env, name_and_task, packed, spec_for, warn
+from pdml.envs.from_python import Env, name_and_task, packed, refuse_idle, spec_for, warn
 from pdml.runs import directory
 from pdml.runs.best_policy import write_best
 from pdml.runs.device import available_threads
@@ -84,8 +84,11 @@ class Agent:
         parts = {"termination": termination, "reward": reward}
         functions = {part: value for part, value in parts.items() if callable(value)}
         words = {part: OBJECT if callable(value) else value for part, value in parts.items() if value is not None}
+        refuse_idle(env, config)
         settings = _settings(name, task, method, {**config, **words, "seed": seed})
         spec = spec_for(env, eval_env, settings, functions)
+        if spec.make_eval is None:  # its training episodes are reported, however many there are
+            settings = change(settings, {"eval_episodes": 0})
         rows = None if prior is None else packed(prior, spec.spaces, settings.learning)
         self._run_dir = None if run_dir is None else path_of("run_dir", run_dir)
         if self._run_dir is not None:
@@ -99,6 +102,8 @@ class Agent:
 
     def _setup(self, live: LiveRun) -> None:
         self._live, self._session, self._closed = live, None, False
+        self._model: Model | None = None
+        self._lengths = {} if live.files is None else live.files["lengths"]
         self._interaction = Interaction(live.state, live.training)
         self._caller_steps = live.env is None
         self._draws = 0
@@ -106,6 +111,8 @@ class Agent:
         self._mode, self._sample = jax.jit(agent.mode), jax.jit(agent.sample)
 
     _session: Session | None
+    _lengths: dict[str, int]
+    """How long the csv files of the run directory are, where no session is open."""
 
     @classmethod
     def load(
@@ -188,7 +195,10 @@ class Agent:
 
     @contextmanager
     def _working(self, session: Session) -> Generator[None, None, None]:
-        """Save if asked to stop meanwhile; after that, and after a failure, return to the last checkpoint."""
+        """Save if asked to stop meanwhile; after that, and after a failure, return to the last checkpoint.
+
+        A fit or an update phase that is interrupted is not saved: the last checkpoint is from before it.
+        """
         try:
             with signals.listening(), failures_noted(session.lease):
                 yield
@@ -197,7 +207,7 @@ class Agent:
                     signals.stop_if_asked()
         except signals.Stopped as stopped:
             self._recover(session)
-            raise KeyboardInterrupt(f"{stopped}; the run is saved in {session.path}") from None
+            raise KeyboardInterrupt(f"{stopped}; {session.path} is saved at step {self.steps}") from None
         except UserError:
             raise
         except LostRunError:
@@ -268,17 +278,17 @@ class Agent:
         with self._working(self._session):
             step = self._interaction.observe(taken, after[0], value, bool(terminated), bool(truncated))
             self._session.recorder()(self._live.state, step)
+            signals.stop_if_asked()  # then the recorder has saved
 
     def predict(self, obs: Any, deterministic: bool = True) -> np.ndarray:
         """Return the action for one observation, or for each of a batch, in the environment's own range."""
         spaces = self._live.spec.spaces
         batch = as_batch(obs, spaces.obs_size)
-        room = 1 << (len(batch) - 1).bit_length() if len(batch) else 1  # few shapes, few compilations
-        actor = self._live.state.agent.actor
+        rows, actor = padded(batch, power_of_two(len(batch))), self._live.state.agent.actor
         if deterministic:
-            action = self._mode(actor, padded(batch, room))
+            action = self._mode(actor, rows)
         else:
-            action = self._sample(actor, padded(batch, room), key(self.config.seed, Purpose.PREDICT, self._draws))
+            action = self._sample(actor, rows, key(self.config.seed, Purpose.PREDICT, self._draws))
             self._draws += 1
         scaled = spaces.to_env(np.asarray(action)[: len(batch)])
         return scaled.reshape(*np.shape(obs)[:-1], len(spaces.low))
@@ -300,7 +310,9 @@ class Agent:
         """The learned model."""
         if self._live.state.model is None:
             raise UserError(f"model: method '{self.config.method}' has none")
-        return Model(self._live)
+        if self._model is None:
+            self._model = Model(self._live)  # compiled once
+        return self._model
 
     def evaluate(self, episodes: int = 10, policy: str = "last") -> Evaluation:
         """Run the deterministic policy for some episodes in separate environments; learning is not disturbed.
@@ -339,9 +351,7 @@ class Agent:
         try:
             if live.path is not None:
                 directory.copy_files(live.path, lease)
-            lengths = live.files["lengths"] if live.files is not None else {}
-            if self._session is not None:
-                lengths = self._session.lengths()
+            lengths = self._lengths if self._session is None else self._session.lengths()
             directory.truncate_files(lease, lengths, self.steps)
             clock, spaces = live.training.clock, live.spec.spaces
             write_best(live.ledger.best, lease)
@@ -353,6 +363,7 @@ class Agent:
     def close(self) -> None:
         """Close the environments and free the run directory."""
         if self._session is not None:
+            self._lengths = self._session.lengths()
             self._session.close()
         self._live.close()
         self._session, self._closed = None, True

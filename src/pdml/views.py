@@ -3,10 +3,9 @@
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from pdml.core.batching import as_batch
+from pdml.core.batching import as_batch, padded, power_of_two
 from pdml.core.errors import UserError
 from pdml.envs.evaluation import EpisodeResult
 from pdml.runs.recorder import StepRecord
@@ -60,7 +59,13 @@ def call_back(callback: Callback, agent: "Agent", record: StepRecord) -> bool:
         answers.append(callback.on_evaluation(agent, evaluation_of(agent.steps, record.evaluation)))
     if record.block is not None:
         answers.append(callback.on_block(agent, record.block))
-    return all(answer is not False for answer in answers)
+    return not any(map(_is_false, answers))
+
+
+def _is_false(answer: Any) -> bool:
+    """Whether a callback has answered false, also as a truth value of NumPy or JAX; None and other values go on."""
+    is_truth = isinstance(answer, bool | np.bool_) or (isinstance(answer, np.ndarray | jax.Array) and answer.size == 1)
+    return is_truth and np.asarray(answer).dtype == bool and not answer
 
 
 class Prediction(NamedTuple):
@@ -79,25 +84,27 @@ class Model:
 
     def __init__(self, live: LiveRun):
         self._live = live
-        self._means = jax.jit(live.training.parts.model.dynamics.means)
+        part, known = live.training.parts.model, live.spec.known
+
+        def expected(model: Any, obs: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
+            outputs = part.dynamics.means(model, obs, action)
+            mean = outputs.mean(axis=0)
+            next_obs = obs + mean[:, 1:]
+            reward = mean[:, 0] if known.reward is None else known.reward(obs, action, next_obs)
+            ended = part.terminates(model, obs, action, next_obs) > 0.5
+            return next_obs, reward, ended, outputs[:, :, 1:].std(axis=0)
+
+        self._expected = jax.jit(expected)
 
     def predict(self, obs: Any, action: Any) -> Prediction:
         """Predict one step or a batch of steps; actions are in the environment's own range."""
-        model, spec = self._live.state.model, self._live.spec
-        states = as_batch(obs, spec.spaces.obs_size)
-        actions = as_batch(action, len(spec.spaces.low), "action")
+        spaces = self._live.spec.spaces
+        states = as_batch(obs, spaces.obs_size)
+        actions = as_batch(action, len(spaces.low), "action")
         if len(states) != len(actions):
             raise UserError(f"action: {len(actions)} of them for {len(states)} observations")
-        actions = spec.spaces.from_env(actions)
-        outputs = np.asarray(self._means(model, states, actions))
-        mean = outputs.mean(axis=0)
-        next_obs, reward = states + mean[:, 1:], mean[:, 0]
-        steps = tuple(map(jnp.asarray, (states, actions, next_obs)))
-        if spec.known.reward is not None:
-            reward = np.asarray(spec.known.reward(*steps))
-        ended = np.asarray(self._live.training.parts.model.terminates(model, *steps)) > 0.5
-        shape = np.shape(obs)[:-1]
-        spread = outputs[:, :, 1:].std(axis=0)
-        return Prediction(
-            next_obs.reshape(np.shape(obs)), reward.reshape(shape), ended.reshape(shape), spread.reshape(np.shape(obs))
-        )
+        room = power_of_two(len(states))
+        found = self._expected(self._live.state.model, padded(states, room), padded(spaces.from_env(actions), room))
+        next_obs, reward, ended, spread = (np.asarray(each)[: len(states)] for each in found)
+        whole, each = np.shape(obs), np.shape(obs)[:-1]
+        return Prediction(next_obs.reshape(whole), reward.reshape(each), ended.reshape(each), spread.reshape(whole))

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 from faulty_runs import FAULTY
@@ -31,6 +32,29 @@ def test_a_saved_agent_resumes_as_the_one_that_was_not_saved(tmp_path):
     agent.learn(45, progress_bar=False)
     assert tables(tmp_path / "run") == tables(tmp_path / "copy")
     assert np.array_equal(again.predict(np.ones((3, 2))), agent.predict(np.ones((3, 2))))
+
+
+def test_a_closed_agent_is_saved_with_all_its_rows(tmp_path):
+    agent = learned(tmp_path / "run", 95)
+    agent.close()
+    agent.save(tmp_path / "copy")
+    Agent.load(tmp_path / "copy", env=Point).learn(45, progress_bar=False)
+    Agent.load(tmp_path / "run", env=Point).learn(45, progress_bar=False)
+    assert tables(tmp_path / "copy") == tables(tmp_path / "run")
+
+
+def test_a_run_is_not_loaded_with_other_bounds_of_actions(tmp_path):
+    learned(tmp_path / "run", 62).close()
+
+    class Stronger(Point):
+        action_space = gymnasium.spaces.Box(-2.0, 5.0, (1,), np.float64)
+
+    with pytest.raises(
+        UserError, match=r"env: actions in \[-2, 5\] do not fit the run .*, which has them in \[-2, 4\]"
+    ):
+        Agent.load(tmp_path / "run", env=Stronger)
+    with pytest.raises(UserError, match="eval_env: goes with an environment as env only"):
+        Agent.load(tmp_path / "run", eval_env=Point())
 
 
 def test_saving_a_loaded_run_in_place_changes_nothing(tmp_path):

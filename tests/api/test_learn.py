@@ -1,15 +1,21 @@
 """`Agent.learn`: what its documentation promises, on an environment that takes a microsecond."""
 
+import os
+import signal
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from point_env import Point, learned, new_agent, tables
 from tiny import assert_same_run
 
-from pdml.api import Callback, Evaluation
+from pdml.api import Agent, Callback, Evaluation
 from pdml.core.errors import RunError, UserError
+from pdml.reporting.read import differences, read
 from pdml.runs.checkpoint import saved_checkpoints
+from pdml.runs.recorder import StepRecord
 from pdml.runs.tensor_file import read_arrays
+from pdml.views import call_back
 
 
 def columns(path):
@@ -72,6 +78,53 @@ def test_callbacks_are_called_for_steps_blocks_and_evaluations_and_may_stop(unbr
     assert tables(tmp_path / "run") == tables(unbroken)
 
 
+@pytest.mark.parametrize("answer", [np.False_, np.zeros(1, bool), jnp.asarray(False)], ids=["numpy", "array", "jax"])
+def test_a_callback_may_answer_with_a_truth_value_of_numpy_or_jax(answer):
+    class Answering(Callback):
+        def __init__(self, answer):
+            self.answer = answer
+
+        def on_step(self, agent):
+            return self.answer
+
+    record = StepRecord(None, [])
+    assert not call_back(Answering(answer), None, record)
+    for other in (None, True, np.True_, jnp.asarray(True), 0, 0.0, "", np.zeros(1), [[1], [2, 3]]):
+        assert call_back(Answering(other), None, record)
+
+
+class Interrupting(Point):
+    """Ctrl-C arrives during its 80th step, after which there is an evaluation."""
+
+    def step(self, action):
+        result = super().step(action)
+        if len(self.actions) == 80:
+            os.kill(os.getpid(), signal.SIGINT)
+        return result
+
+
+def test_callbacks_hear_of_the_step_at_which_a_run_is_stopped(unbroken, tmp_path):
+    heard, agent = Counting(), new_agent(tmp_path / "run", env=Interrupting)
+    with pytest.raises(KeyboardInterrupt, match="run is saved at step 80"):
+        agent.learn(154, heard, progress_bar=False)
+    assert (heard.steps[-1], heard.blocks, heard.evaluations) == (80, [80], [(80, 2)])
+    Agent.load(tmp_path / "run", env=Point).learn(74, heard, progress_bar=False)
+    assert heard.blocks == [80, 100, 120, 140]
+    assert tables(tmp_path / "run") == tables(unbroken)
+
+
+def test_without_an_environment_for_evaluation_the_run_says_that_its_returns_are_of_training(tmp_path):
+    with pytest.warns(UserWarning, match="without eval_env"):
+        agent = learned(tmp_path / "run", 125, env=Point())
+    assert agent.settings.run.eval_episodes == 0
+    agent.close()
+    with (tmp_path / "run" / "evaluations.csv").open("a") as file:
+        file.write("140,0,-30.0,40\n")  # fewer episodes than before: they were longer
+    run = read(tmp_path / "run")
+    assert (run.problems, differences(run)[0]) == ((), "eval_episodes=0")
+    assert run.evaluations["step"][-1] == 140
+
+
 def half_way(obs, action, next_obs):
     return jnp.abs(next_obs[:, 0]) > 0.5
 
@@ -89,6 +142,24 @@ def test_known_termination_and_reward_replace_the_learned_ones(tmp_path):
     arrays, _ = read_arrays(saved_checkpoints(tmp_path / "run")[0])
     rows = arrays["imagined.rows"][: int(arrays["imagined.size"])]
     assert np.allclose(rows[:, 3], 100.0 + 1.0 + 3.0 * rows[:, 2], atol=1e-3)  # -2 to 4 is 1 + 3 a
+
+
+def test_the_model_compiles_once_per_power_of_two_of_steps(tmp_path):
+    agent = learned(tmp_path / "run", 62, termination="never")
+    whole = agent.model.predict(np.ones((7, 2)), np.linspace(-2.0, 4.0, 7)[:, None])
+    for rows in (5, 6, 8):
+        found = agent.model.predict(np.ones((rows, 2)), np.linspace(-2.0, 4.0, 7)[np.arange(rows) % 7, None])
+        assert found.next_obs.shape == found.spread.shape == (rows, 2)
+        assert found.reward.shape == found.terminated.shape == (rows,)
+        count = min(rows, 7)
+        np.testing.assert_array_equal(found.next_obs[:count], whole.next_obs[:count])
+    assert agent.model._expected._cache_size() == 1
+    assert agent.model.predict([1.0, 1.0], [-2.0]).next_obs == pytest.approx(whole.next_obs[0], abs=1e-5)
+    outputs = agent._live.training.parts.model.dynamics.means(
+        agent._live.state.model, jnp.ones((1, 2)), -jnp.ones((1, 1))
+    )
+    assert whole.reward[0] == pytest.approx(float(outputs[:, 0, 0].mean()), abs=1e-5)
+    assert whole.spread[0] == pytest.approx(np.asarray(outputs)[:, 0, 1:].std(axis=0), abs=1e-5)
 
 
 def test_imagined_episodes_never_end_if_the_termination_says_so(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from pdml.core.rng import Purpose, env_seed
-from pdml.envs.evaluation import EpisodeResult, Evaluator
+from pdml.envs.evaluation import MOST_ENVS, EpisodeResult, Evaluator
 
 
 class Counter(gymnasium.Env):
@@ -91,3 +91,10 @@ def test_environments_are_made_once_and_closed_unless_they_are_borrowed():
     evaluate.close()
     assert [env.closed for env in made] == [False]
     assert evaluator(0, borrowed=True)[1] == []
+
+
+def test_many_episodes_do_not_open_as_many_environments():
+    evaluate, made = evaluator(3 * MOST_ENVS)
+    results, _ = batches_of(evaluate, MOST_ENVS + 2)
+    assert len(made) == MOST_ENVS
+    assert [result.length for result in results] == lengths_of(MOST_ENVS + 2)[0]

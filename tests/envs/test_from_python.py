@@ -11,7 +11,7 @@ from pdml.config.fields import change
 from pdml.config.tasks import TASKS, TaskSizes, generic
 from pdml.config.validate import OBJECT
 from pdml.core.errors import UserError
-from pdml.envs.from_python import absent_spec, name_and_task, require_sizes, spec_for
+from pdml.envs.from_python import absent_spec, name_and_task, require_spaces, spec_for
 from pdml.envs.spaces import Spaces
 
 
@@ -97,8 +97,16 @@ def test_an_absent_environment_has_the_recorded_spaces_and_no_environments():
 
 def test_an_environment_of_other_sizes_does_not_fit_a_run(tmp_path):
     spaces, other = (Spaces(size, np.array([-2.0]), np.array([4.0])) for size in (2, 3))
-    require_sizes(spaces, spaces, tmp_path)
+    require_spaces(spaces, spaces, tmp_path)
     with pytest.raises(UserError) as caught:
-        require_sizes(other, spaces, tmp_path)
+        require_spaces(other, spaces, tmp_path)
     sentence = f"observations of size 3 and actions of size 1 do not fit the run '{tmp_path}', which has 2 and 1"
     assert str(caught.value) == f"env: {sentence}"
+
+
+def test_an_environment_with_other_bounds_of_actions_does_not_fit_a_run(tmp_path):
+    run, other = (Spaces(2, np.array([-1.0, low]), np.array([1.0, 4.0])) for low in (-2.0, -3.0))
+    require_spaces(run, Spaces(2, run.low.astype(np.float32), run.high), tmp_path)
+    with pytest.raises(UserError) as caught:
+        require_spaces(other, run, tmp_path)
+    assert str(caught.value) == f"env: actions in [-3, 4] do not fit the run '{tmp_path}', which has them in [-2, 4]"

@@ -16,11 +16,12 @@ from pdml.config.fields import different, get, leaves
 from pdml.config.files import read_config, require_same
 from pdml.config.methods import METHODS
 from pdml.config.parse import parse
+from pdml.envs.task import env_task
 from pdml.reporting.claims import diagnosed, mean_return
 from pdml.reporting.marked_pages import find_marks, find_pages
 from pdml.reporting.paper_claims import paper_claims
 from pdml.reporting.read import differences, read_all, returns
-from pdml.sweeps.plan import env_task, plan
+from pdml.sweeps.plan import plan
 from pdml.sweeps.study import read_study
 
 ROOT = Path(__file__).parents[2]

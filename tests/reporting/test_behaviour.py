@@ -49,6 +49,13 @@ def test_an_episode_stands_still_if_it_is_whole_and_earns_what_standing_pays(tmp
     np.testing.assert_allclose(series.values, [2 / 3, 1 / 2, 0])
 
 
+def test_an_evaluation_at_the_end_of_the_warm_up_belongs_to_the_first_bin(tmp_path):
+    path = write_run(tmp_path / "run", steps=30_000)
+    evaluated(path, [(5000, 1000.0, 1000), (6000, 50.0, 20)])
+    series = behaviour.standing_by_bin(read(path))
+    assert (series.steps.tolist(), series.values.tolist()) == ([5000], [0.5])
+
+
 def test_standing_still_is_defined_where_it_is_known_what_it_pays(tmp_path):
     run = read(write_run(tmp_path / "run", env="HalfCheetah-v5"))
     assert len(behaviour.stands(run)) == len(behaviour.standing_by_bin(run).steps) == 0

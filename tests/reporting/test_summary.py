@@ -10,7 +10,7 @@ from fake_runs import write_run, write_seeds
 from pdml.reporting import published, read, summary
 from pdml.reporting.figures import KINDS
 from pdml.reporting.rows import other_rows, write_rows
-from pdml.reporting.seed_table import short_table
+from pdml.reporting.seed_table import seed_table, short_table
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +121,11 @@ def test_rows_beside_others_are_those_of_other_steps(tmp_path):
     assert other_rows(file, [{"step": 10}], "step") == []
     file.write_bytes(b"step,error\n10,1.5\n20,2.5\n,9\n30,1,2\n40\n\xff0,1\nhalf")
     assert other_rows(file, [{"step": 10}], "step") == [{"step": "20", "error": "2.5"}]
+
+
+def test_runs_that_repeat_a_seed_all_have_their_number(tmp_path):
+    for copy, last in (("a", 100.0), ("b", 400.0)):
+        write_run(tmp_path / copy, returns=[0.0, last])
+    write_run(tmp_path / "c", seed=1, returns=[0.0, 1000.0])
+    row = seed_table(read.read_all([tmp_path])).splitlines()[2]
+    assert [cell.strip() for cell in row.split("|")[3:6]] == ["100, 400", "1000", "500 ± 458"]

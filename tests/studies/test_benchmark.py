@@ -15,6 +15,7 @@ from tiny import tiny_of
 from pdml.cli import main
 from pdml.config.defaults import defaults
 from pdml.config.fields import change
+from pdml.core.errors import RunError
 from pdml.dhmbpo.fit import ADAM, StandardisedRows
 from pdml.dhmbpo.learner import empty_state_buffer
 from pdml.envs.episode import Step
@@ -224,7 +225,7 @@ def test_a_run_of_the_benchmark_that_fails_ends_it(monkeypatch):
     monkeypatch.setattr(
         bench_jobs, "COMMAND", (sys.executable, "-c", "print('ready on cpu, a model'); raise SystemExit(1)")
     )
-    with pytest.raises(RuntimeError, match="a run of the benchmark ended early"):
+    with pytest.raises(RunError, match="a run of the benchmark ended early"):
         bench_jobs.measure_jobs("pdml", 2)
 
 

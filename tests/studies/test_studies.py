@@ -34,8 +34,8 @@ from pdml.studies.tsne import kept_policies
 
 
 def can_render():
-    made = "rendering_env('InvertedPendulum-v5', width=64, height=64)"
-    code = f"from pdml.studies.video import rendering_env; {made}.close()"
+    made = "rendering_env(defaults('InvertedPendulum-v5'), width=64, height=64)"
+    code = f"from pdml.config.defaults import defaults; from pdml.studies.video import rendering_env; {made}.close()"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
@@ -327,3 +327,19 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(trained, packa
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert f"pip install 'pdml[{extra}]'" in done.stderr
+
+
+def test_an_environment_that_is_drawn_has_the_limits_of_its_run(monkeypatch):
+    made = []
+
+    class Drawn(gymnasium.Env):
+        def reset(self, **kwargs):
+            return None, {}
+
+        def render(self):
+            return None
+
+    monkeypatch.setattr("pdml.envs.gym.make_env", lambda *args, **kwargs: made.append((args, kwargs)) or Drawn())
+    settings = change(defaults("InvertedPendulum-v5"), {"max_episode_steps": 7, "env_timeout": 60.0})
+    video.rendering_env(settings, width=64)
+    assert made == [(("InvertedPendulum-v5", 7, 60.0), {"render_mode": "rgb_array", "width": 64})]

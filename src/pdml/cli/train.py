@@ -14,9 +14,10 @@ from pdml.config.files import read_config, require_same
 from pdml.config.parse import parse, path_of, shown, whole
 from pdml.config.schema import Config, Settings
 from pdml.config.start_from import START_PARTS, StartFrom, chosen_start, require_same_start
-from pdml.config.tasks import Task, listed_task
+from pdml.config.tasks import Task
 from pdml.config.validate import check, check_length, refuse_foreign
 from pdml.core.errors import BUSY_EXIT, LostRunError, RunError, UserError
+from pdml.envs.task import env_task
 from pdml.runs import directory
 from pdml.runs.device import available_threads, prepare
 
@@ -78,7 +79,7 @@ def _base(words: list[str]) -> tuple[Settings, Task, list[str]]:
     if first.config is None:
         chosen = {name: getattr(first, name) for name in FIRST if getattr(first, name) is not None}
         chosen = {"env": Config.env, **chosen}
-        task = _task(chosen["env"])
+        task = env_task(chosen["env"])
         return defaults(**chosen, task=task), task, rest
     base = read_config(path_of("config", first.config))
     for name in ("env", "preset"):
@@ -88,7 +89,7 @@ def _base(words: list[str]) -> tuple[Settings, Task, list[str]]:
                 f"--{name} = '{given}': the values of '{first.config}' belong to '{own}'; "
                 f"leave out --{name} or --config"
             )
-    task = _task(base.learning.env)
+    task = env_task(base.learning.env)
     if first.method is None:
         return base, task, rest
     other = rebase(base, first.method, task)
@@ -97,17 +98,6 @@ def _base(words: list[str]) -> tuple[Settings, Task, list[str]]:
     except UserError as error:
         raise UserError(f"'{first.config}' does not fit --method {first.method}: {error}") from None
     return other, task, rest
-
-
-def _task(env: str) -> Task:
-    """Return the task of an environment; one that is not listed is made, which imports it."""
-    task = listed_task(env)
-    if task is not None:
-        return task
-
-    from pdml.envs.env_spec import task_for
-
-    return task_for(env)
 
 
 def _train(options: argparse.Namespace) -> int:

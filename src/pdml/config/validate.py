@@ -77,9 +77,20 @@ def _check_idle(settings: Settings, standard: Settings) -> None:
     for name in ("diagnose_every", "diagnose_steps"):
         if not run.diagnose and get(settings, name) != get(standard, name):
             raise UserError(f"{name} = {get(settings, name)}: does nothing without diagnose")
-    first = config.agent.first_temperature
-    if config.agent.temperature is not None and first != standard.learning.agent.first_temperature:
-        raise UserError(f"agent.first_temperature = {first}: does nothing with a fixed agent.temperature")
+    is_constant = config.rollouts.longest == config.rollouts.shortest
+    rules: list[tuple[bool, str, tuple[str, ...]]] = [
+        (
+            config.agent.temperature is not None,
+            "with a fixed agent.temperature",
+            ("agent.first_temperature", "agent.target_entropy"),
+        ),
+        (is_constant, "where rollouts.longest = rollouts.shortest", ("rollouts.first_epoch", "rollouts.last_epoch")),
+        (config.double.critic_share == 0.0, "with double.critic_share = 0", ("double.critic_near",)),
+    ]
+    for applies, where, names in rules:
+        for name in names:
+            if applies and get(settings, name) != get(standard, name):
+                raise UserError(f"{name} = {shown(get(settings, name))}: does nothing {where}")
     if config.weigh in ("starts", "none"):
         for name, idle in (("mixture.misaligned", False), ("dynamics.holdout_weights", "uniform")):
             if get(settings, name) != idle:

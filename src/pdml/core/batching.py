@@ -33,9 +33,14 @@ def padded(array: np.ndarray, length: int) -> np.ndarray:
     return result
 
 
+def power_of_two(rows: int) -> int:
+    """Return the next power of two: batches of any length then have few shapes, and compile few times."""
+    return 1 << max(rows - 1, 0).bit_length()
+
+
 def capacity_of(rows: int) -> int:
     """Return the length to which rows are padded: it changes only when the data have doubled."""
-    return max(4096, 1 << (rows - 1).bit_length())
+    return max(4096, power_of_two(rows))
 
 
 def as_batch(obs: Any, size: int, name: str = "obs") -> np.ndarray:

@@ -10,6 +10,9 @@ from pdml.core import signals
 from pdml.core.batching import padded
 from pdml.core.rng import Purpose, env_seed
 
+MOST_ENVS = 64
+"""Environments that are open at a time, however many episodes there are."""
+
 BatchPolicy = Callable[[np.ndarray, int], np.ndarray]
 """(observations of all environments, time step in the episode) -> actions in [-1, 1]."""
 
@@ -26,13 +29,14 @@ class Evaluator:
 
     Args:
         make_env: Makes one environment.
-        num_envs: Environments to step together; as many as there are episodes is fastest.
+        num_envs: Environments to step together, of which at most `MOST_ENVS` are made; as many as there are episodes
+            is fastest.
         borrowed: The environment belongs to the caller: there is only one, and `close` leaves it open.
     """
 
     def __init__(self, make_env: Callable[[], gymnasium.Env], num_envs: int, borrowed: bool = False):
         self._borrowed = borrowed
-        self._envs = [make_env() for _ in range(min(num_envs, 1) if borrowed else num_envs)]
+        self._envs = [make_env() for _ in range(min(num_envs, 1 if borrowed else MOST_ENVS))]
 
     def __call__(self, policy: BatchPolicy, seed: int, step: int, episodes: int) -> list[EpisodeResult]:
         """Run some episodes of a policy; see `evaluate`."""

@@ -15,7 +15,7 @@ from pdml.core.batching import as_batch
 from pdml.core.errors import UserError, nearest
 from pdml.envs.env_spec import EnvSpec, spec_of, task_for
 from pdml.envs.gym import adapt, sizes_of
-from pdml.envs.spaces import Spaces, examine
+from pdml.envs.spaces import Spaces, examine, other_bounds
 from pdml.envs.user_fns import known_parts
 
 Env = str | gymnasium.Env | Callable[[], gymnasium.Env] | tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
@@ -74,6 +74,13 @@ def _made(env: Any) -> gymnasium.Env:
     return made
 
 
+def refuse_idle(env: Env, given: Mapping[str, Any]) -> None:
+    """Raise if a setting is given that only an environment reads, where the caller steps their own."""
+    for name in ("max_episode_steps", "env_timeout") if isinstance(env, tuple) else ():
+        if given.get(name):
+            raise UserError(f"{name} = {given[name]!r}: does nothing with a pair of spaces; you step the environment")
+
+
 def spec_for(env: Env, eval_env: gymnasium.Env | None, settings: Settings, functions: dict[str, Any]) -> EnvSpec:
     """Return an environment, in whatever form it was passed, as a run needs it."""
     _check_eval_env(env, eval_env)
@@ -115,7 +122,7 @@ def _check_eval_env(env: Env, eval_env: Any) -> None:
         raise UserError("eval_env: goes with an environment as env only; from an id or a function, more are made")
     if not isinstance(eval_env, gymnasium.Env):
         raise UserError("eval_env: must be an environment, as env is")
-    if eval_env is env:
+    if eval_env.unwrapped is env.unwrapped:
         raise UserError("eval_env: must be another environment than env, or evaluation would disturb learning")
 
 
@@ -132,14 +139,18 @@ def absent_spec(spaces: Spaces, settings: Settings, functions: dict[str, Any], t
     return EnvSpec(spaces, known_parts(config, spaces, functions), sizes, None, None)
 
 
-def require_sizes(spaces: Spaces, recorded: Spaces, path: Path) -> None:
-    """Raise unless observations and actions of an environment are as long as those that a run recorded."""
+def require_spaces(spaces: Spaces, recorded: Spaces, path: Path) -> None:
+    """Raise unless an environment has the sizes and the bounds of actions that a run recorded."""
     now, run = spaces.layout, recorded.layout
     if now != run:
         raise UserError(
             f"env: observations of size {now.obs_size} and actions of size {now.action_size} do not fit the run "
             f"'{path}', which has {run.obs_size} and {run.action_size}"
         )
+    other = other_bounds(spaces, recorded)
+    if other is not None:
+        own, its = other
+        raise UserError(f"env: actions in {own} do not fit the run '{path}', which has them in {its}")
 
 
 def packed(prior: Mapping[str, Any], spaces: Spaces, config: Config) -> np.ndarray:

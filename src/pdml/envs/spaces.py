@@ -40,6 +40,15 @@ def spaces_from(recorded: Mapping[str, Any]) -> Spaces:
     return Spaces(recorded["obs_size"], np.array(recorded["low"]), np.array(recorded["high"]))
 
 
+def other_bounds(one: Spaces, other: Spaces) -> tuple[str, str] | None:
+    """Return the bounds of the first action that differ between two spaces of the same size; None if none do."""
+    for bounds in zip(one.low, one.high, other.low, other.high, strict=True):
+        low, high, its_low, its_high = np.array(bounds, np.float32)
+        if (low, high) != (its_low, its_high):
+            return f"[{low:g}, {high:g}]", f"[{its_low:g}, {its_high:g}]"
+    return None
+
+
 def examine(observation: gymnasium.Space[Any], action: gymnasium.Space[Any], name: str) -> Spaces:
     """Return the spaces of an environment, or say in one line why they are not supported."""
     _require_vector(observation, f"env = '{name}'")

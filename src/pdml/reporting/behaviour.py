@@ -114,7 +114,7 @@ def standing_by_bin(run: Run) -> Series:
     """Return the share of evaluation episodes that stand still, by the middles of bins of steps."""
     found = stands(run)
     steps = run.evaluations["step"] - run.config.warmup_steps if len(found) else np.zeros(0)
-    middles = (np.ceil(steps / BIN) - 0.5) * BIN
+    middles = (np.maximum(np.ceil(steps / BIN), 1.0) - 0.5) * BIN  # DHMBPO is evaluated at the end of the warm-up too
     each = np.unique(middles)
     return Series(name(run), each.astype(int), np.array([found[middles == middle].mean() for middle in each]))
 

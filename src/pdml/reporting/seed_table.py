@@ -15,7 +15,7 @@ def seed_table(runs: Sequence[Run], goal: float = 950.0, last: int = 1, until: i
     """Return per curve the steps, the mean of each seed's last evaluations, that over seeds, and first passages.
 
     Steps are real steps, warm-up included. Below the table stands what all runs of a curve have in common and its name
-    does not say.
+    does not say. A cell has several numbers where several runs have the same seed.
 
     Args:
         goal: The return whose first passage is listed.
@@ -27,12 +27,12 @@ def seed_table(runs: Sequence[Run], goal: float = 950.0, last: int = 1, until: i
     names = ["method", "steps", *(f"seed {seed}" for seed in seeds), "mean ± deviation"]
     lines = [f"| {' | '.join(names)} | first at {goal:.0f} or more, by seed |", "|---" * (len(names) + 1) + "|"]
     for curve, group in groups(runs).items():
-        seen = {run.config.seed: _by_real_steps(run, end) for run in group}
-        found = {seed: last_mean(series, last) for seed, series in seen.items()}
-        reached = [first_reaching(series, goal) for series in seen.values()]
+        seen = [(run.config.seed, _by_real_steps(run, end)) for run in group]
+        found = [(seed, value) for seed, series in seen if not math.isnan(value := last_mean(series, last))]
+        reached = [first_reaching(series, goal) for _, series in seen]
         first = ", ".join("never" if math.isinf(step) else f"{step:.0f}" for step in reached)
-        cells = " | ".join(f"{found[seed]:.0f}" if not math.isnan(found.get(seed, math.nan)) else "–" for seed in seeds)
-        values = [value for value in found.values() if not math.isnan(value)]
+        of_seed = [", ".join(f"{value:.0f}" for its, value in found if its == seed) or "–" for seed in seeds]
+        cells, values = " | ".join(of_seed), [value for _, value in found]
         spread = f"{mean(values):.0f} ± {stdev(values):.0f}" if len(values) > 1 else "–"
         lines.append(f"| {curve} | {min(group[0].options.steps, end):.0f} | {cells} | {spread} | {first} |")
     return "\n".join([*lines, *(f"\n{note}." for note in shared_settings(runs))])

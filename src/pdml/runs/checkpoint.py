@@ -46,7 +46,7 @@ def newest_checkpoint(run: Path, name: str) -> tuple[dict[str, np.ndarray], dict
 
 
 def delete_old_checkpoints(lease: Lease) -> None:
-    """Delete all checkpoints but the newest."""
+    """Delete all checkpoints but the newest `KEPT`."""
     for path in saved_checkpoints(lease.run)[KEPT:]:
         lease.remove(path)
 

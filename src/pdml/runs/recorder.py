@@ -64,7 +64,7 @@ class Recorder:
         if settings.run.diagnose:
             self._diagnoser = Diagnoser(lease, settings, training, spec.spaces.layout, spec.make_more()(), self._board)
         self._last = training.clock.total()
-        self.lengths: dict[str, int] = {}
+        self.lengths = directory.offsets(lease.run)
         """How long the append-only files were at the last checkpoint."""
         self.short = False
         """Whether rows follow after these lengths that belong to the end of the run only; see `finish`."""
@@ -75,7 +75,7 @@ class Recorder:
         self._training.clock.entered = (lambda phase: None) if watcher is None else watcher.phase
 
     def __call__(self, state: TrainState, step: Step) -> StepRecord:
-        """Record what this step calls for; if the run was asked to stop, save it and stop."""
+        """Record what this step calls for; if the run was asked to stop, save it. Stopping is left to the caller."""
         run, clock, schedule = self._settings.run, self._training.clock, self._training.schedule
         if step.finished is not None and not schedule.in_warmup(state.step - 1):
             self.ledger.recent.append(step.finished)
@@ -93,11 +93,8 @@ class Recorder:
             self._watcher.step(state.step)
         if state.step in run.archive_at:
             archive(state, self._lease)
-        stop = signals.asked()
-        if state.step % run.checkpoint_every == 0 or state.step == run.steps or stop:
+        if state.step % run.checkpoint_every == 0 or state.step == run.steps or signals.asked():
             self.save(state)
-        if stop:
-            signals.stop_if_asked()
         return StepRecord(row, results)
 
     def save(self, state: TrainState) -> None:

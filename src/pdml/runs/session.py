@@ -221,6 +221,7 @@ class Session:
                 except Exception:
                     recorder.save(state)
                     raise
+                signals.stop_if_asked()  # then the recorder has saved
                 if enough:
                     raise _EnoughError
 

@@ -15,7 +15,7 @@ from pdml.config.methods import METHODS
 from pdml.config.schema import Config
 from pdml.config.start_from import StartFrom, StartRecord
 from pdml.core.errors import UserError
-from pdml.envs.spaces import Spaces, spaces_from
+from pdml.envs.spaces import Spaces, other_bounds, spaces_from
 from pdml.runs.checkpoint import newest_checkpoint
 from pdml.training.state import TrainState
 from pdml.training.transfer import skip_warmup_actions, take_agent, take_model, take_rows
@@ -110,7 +110,7 @@ def _require_same_spaces(path: Path, spaces: Spaces) -> None:
     """Raise unless observations and actions are as long as the other run's, and actions have the same bounds."""
     try:
         its = spaces_from(read_metadata(path)["spaces"])
-        sizes, bounds = its.layout, (its.low.astype(np.float32), its.high.astype(np.float32))
+        sizes = its.layout
     except (KeyError, TypeError, ValueError):
         raise UserError(f"start-from = '{path}': its metadata.json does not record the environment's spaces") from None
     own = spaces.layout
@@ -119,12 +119,13 @@ def _require_same_spaces(path: Path, spaces: Spaces) -> None:
             f"start-from = '{path}': its observations have size {sizes.obs_size} and its actions {sizes.action_size}, "
             f"this run's {own.obs_size} and {own.action_size}; the same spaces are needed"
         )
-    for low, high, my_low, my_high in zip(*bounds, spaces.low, spaces.high, strict=True):
-        if low != np.float32(my_low) or high != np.float32(my_high):
-            raise UserError(
-                f"start-from = '{path}': an action of its lies in [{low:g}, {high:g}], in this run in "
-                f"[{my_low:g}, {my_high:g}]; the same spaces are needed"
-            )
+    other = other_bounds(its, spaces)
+    if other is not None:
+        theirs, ours = other
+        raise UserError(
+            f"start-from = '{path}': an action of its lies in {theirs}, in this run in {ours}; the same spaces are "
+            "needed"
+        )
 
 
 def _require_same_model(start: StartFrom, source: Config, config: Config) -> None:

@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from pdml.core.errors import RunError
 from pdml.runs.device import device_name, prepare
 
 COMMAND = (sys.executable, "-m", "pdml.studies.bench_jobs")
@@ -61,7 +62,7 @@ def _throughput(method: str, processes: int, threads: int, rows: int, repeats: i
     try:
         devices = [_said(run).removeprefix(READY) for run in runs]
         if not all(devices):
-            raise RuntimeError(ENDED)
+            raise RunError(ENDED)
         for run in runs:
             assert run.stdin is not None
             with suppress(BrokenPipeError):  # it has ended, which is found below
@@ -69,7 +70,7 @@ def _throughput(method: str, processes: int, threads: int, rows: int, repeats: i
                 run.stdin.flush()
         said = [_said(run) for run in runs]
         if not all(said):
-            raise RuntimeError(ENDED)
+            raise RunError(ENDED)
         return devices[0], [1e3 / float(text) for text in said]
     finally:
         for run in runs:

@@ -16,6 +16,7 @@ from pdml.config.files import read_config
 from pdml.core.errors import UserError
 
 if TYPE_CHECKING:
+    from pdml.config.schema import Settings
     from pdml.runs.saved_policy import SavedPolicy
 
 FRAMES = 8
@@ -26,17 +27,19 @@ class NoRendererError(UserError):
     """No renderer works on this machine."""
 
 
-def rendering_env(env_id: str, **kwargs: Any) -> gymnasium.Env:
-    """Make an environment that renders, without a display where there is none, or say in one line what is missing.
+def rendering_env(settings: "Settings", **kwargs: Any) -> gymnasium.Env:
+    """Make the environment of a run so that it renders, without a display where there is none.
 
-    Must be called before anything imports MuJoCo, which chooses its renderer at import.
+    Where nothing can render, say in one line what is missing. Must be called before anything imports MuJoCo, which
+    chooses its renderer at import.
     """
+    config, timeout = settings.learning, settings.run.env_timeout
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")
     try:
         from pdml.envs.gym import make_env
 
-        env = make_env(env_id, render_mode="rgb_array", **kwargs)
+        env = make_env(config.env, config.max_episode_steps, timeout, render_mode="rgb_array", **kwargs)
         env.reset(seed=0)
         env.render()
     except Exception as error:  # whatever the graphics library raises, now or while the environment is made
@@ -55,7 +58,7 @@ def record(path: Path, episodes: int, out: Path, seed: int | None = None, which:
     """Write a video of each episode of a run's last policy, or of its best one."""
     if find_spec("moviepy") is None:
         raise UserError("videos need moviepy: pip install 'pdml[video]' (in a checkout, '.[video]')")
-    with closing(rendering_env(read_config(path / "config.json").learning.env)) as env:
+    with closing(rendering_env(read_config(path / "config.json"))) as env:
         from pdml.core.rng import Purpose, env_seed
         from pdml.runs.saved_policy import load_policy
 
@@ -93,7 +96,7 @@ def strip(path: Path, frames: int = FRAMES, width: int = 200, height: int = 150)
 
     The episode is played twice: to know how long it is, and to render the moments that are shown.
     """
-    with closing(rendering_env(read_config(path / "config.json").learning.env, width=width, height=height)) as env:
+    with closing(rendering_env(read_config(path / "config.json"), width=width, height=height)) as env:
         from PIL import Image
 
         from pdml.core.rng import Purpose, env_seed

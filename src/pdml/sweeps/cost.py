@@ -27,11 +27,12 @@ from pdml.config.tasks import Task
 from pdml.core.errors import UserError
 from pdml.core.stopwatch import duration
 from pdml.core.transition import Layout
+from pdml.envs.task import env_task
 from pdml.reporting.read import read_table
 from pdml.runs.checkpoint import saved_checkpoints
 from pdml.runs.directory import metadata, recorded_threads
 from pdml.runs.resources import EFFICIENCY, Needs, available_memory, estimate
-from pdml.sweeps.plan import PlannedRun, env_task, state_of
+from pdml.sweeps.plan import PlannedRun, state_of
 
 ENOUGH = 5
 """Finished runs per method and task whose time is read."""

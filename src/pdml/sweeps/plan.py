@@ -12,9 +12,9 @@ from pdml.config.fields import change, different, get, leaves
 from pdml.config.files import read_config, require_same
 from pdml.config.parse import arm_name, shown
 from pdml.config.schema import Settings
-from pdml.config.tasks import Task, listed_task
 from pdml.config.validate import check, check_length, refuse_foreign
 from pdml.core.errors import UserError
+from pdml.envs.task import env_task
 from pdml.runs.directory import recorded_threads
 from pdml.sweeps.study import Arm, Study
 
@@ -98,17 +98,6 @@ def _require_threads(run: PlannedRun) -> None:
             f"run-dir = '{run.path}': its run has --threads {threads}, not {run.threads}, and is not done; "
             f"resume it with --cpus-per-run {threads}"
         )
-
-
-def env_task(env: str) -> Task:
-    """Return the task of an environment; only one that is not listed is made, which imports it."""
-    task = listed_task(env)
-    if task is not None:
-        return task
-
-    from pdml.envs.env_spec import task_for
-
-    return task_for(env)
 
 
 def _kind(study: Study, env: str, arm: Arm, point: dict[str, Any]) -> _Kind:

@@ -73,6 +73,12 @@ INPUTS = [
     (lambda a: small_agent(eval_env=Point()), "eval_env: goes with an environment as env only"),
     (lambda a: small_agent("Pendulum-v1", eval_env=Point()), "eval_env: goes with an environment as env only"),
     (lambda a: (lambda env: small_agent(env, eval_env=env))(Point()), "eval_env: must be another environment than env"),
+    (
+        lambda a: (lambda env: small_agent(gymnasium.wrappers.TimeLimit(env, 9), eval_env=env))(Point()),
+        "eval_env: must be another environment than env",
+    ),
+    (lambda a: small_agent(SPACES, max_episode_steps=50), "max_episode_steps = 50: does nothing with a pair of spaces"),
+    (lambda a: small_agent(SPACES, env_timeout=5.0), "env_timeout = 5.0: does nothing with a pair of spaces"),
     (lambda a: small_agent(Point(), eval_env=Point(3)), "eval_env: its spaces are not those of env"),
     (lambda a: small_agent(Point(), eval_env=Point), "eval_env: must be an environment, as env is"),
     (lambda a: small_agent(Point(), eval_env="Pendulum-v1"), "eval_env: must be an environment, as env is"),
