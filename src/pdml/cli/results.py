@@ -11,6 +11,7 @@ from typing import Any
 from pdml.cli.parser import Parser, path_named
 from pdml.config.parse import whole
 from pdml.core.errors import UserError
+from pdml.core.files import replaced
 from pdml.reporting.marked_pages import Mark, find_marks, find_pages, read_page, rebuild_page
 
 PAGE_COMMANDS = (
@@ -185,10 +186,9 @@ def _is_drawn(mark: Mark, check: bool) -> bool:
 
 
 def _write_page(page: Path, text: str) -> None:
-    partial = page.with_name(f"{page.name}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(page)
+        with replaced(page) as partial:
+            partial.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"page = '{page}': cannot be written ({error.strerror})") from None
 

@@ -30,6 +30,7 @@ from pdml.dhmbpo.rollouts import (
     training_rollout,
 )
 from pdml.models.ensemble import normalise
+from pdml.weighting.policy_distance import double_kl
 
 CRITIC_NORM_EPS = 1e-5
 """The eps of the critics' layer norms."""
@@ -230,10 +231,7 @@ def guarded_actor_step(config: Config) -> ActorStep:
 
 def policy_divergence(before: NormalisedActor, after: NormalisedActor, obs: Float[Array, "b obs"]) -> Float[Array, ""]:
     r"""Return the mean $D_\mathrm{KL}(\pi_\mathrm{before} \| \pi_\mathrm{after})$; the tanh does not change it."""
-    (mean, log_std), (other_mean, other_log_std) = actor_head(before, obs), actor_head(after, obs)
-    ratio = jnp.exp(2.0 * (log_std - other_log_std))
-    gap = jnp.square(mean - other_mean) * jnp.exp(-2.0 * other_log_std)
-    return (0.5 * (ratio + gap - 1.0) + other_log_std - log_std).sum(axis=1).mean()
+    return 0.5 * double_kl(*actor_head(before, obs), *actor_head(after, obs)).mean()
 
 
 def make_critic_step(config: Config, adam: optax.GradientTransformation) -> CriticStep:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from pdml.config.files import read_metadata
 from pdml.config.schema import FIRST_TUNING_SEED
 from pdml.core.errors import UserError
+from pdml.core.files import replaced
 from pdml.reporting.read import Run, find, read
 
 KEPT = ("config.json", "metadata.json", "evaluations.csv", "progress.csv", "diagnostics.csv", "timing.csv")
@@ -179,9 +180,8 @@ def _write(contents: dict[str, bytes], thinned: list[str], target: Path, replace
     for name in sorted([*new, *other], key=lambda name: name == "config.json"):
         file = target / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f"{file.name}.partial")
-        partial.write_bytes(contents[name])
-        partial.replace(file)
+        with replaced(file) as partial:
+            partial.write_bytes(contents[name])
     if not there:
         return "collected", ", ".join(thinned)
     if other or gone:

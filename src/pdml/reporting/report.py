@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pdml.core.errors import UserError
+from pdml.core.files import replaced
 from pdml.core.version import package_version
 from pdml.reporting import sections
 from pdml.reporting.read import Run
@@ -33,9 +34,8 @@ def write(
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         if reload:  # a browser may be reading the page
-            partial = out.with_name(f"{out.name}.partial")
-            partial.write_text(whole.html, encoding="utf-8")
-            partial.replace(out)
+            with replaced(out) as partial:
+                partial.write_text(whole.html, encoding="utf-8")
         else:
             out.write_text(whole.html, encoding="utf-8")
     except OSError as error:

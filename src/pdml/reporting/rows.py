@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pdml.core.files import replaced
 from pdml.reporting.read import Row
 from pdml.reporting.statistics import Curve, Estimate, Series
 
@@ -57,13 +58,11 @@ def cell_text(value: float, form: str, nothing: str = "–") -> str:
 def write_rows(path: Path, rows: list[Row]) -> None:
     """Write rows as csv. Numbers read back exactly; None and NaN are empty. A file is there whole or not at all."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    partial = path.with_name(f"{path.name}.partial")
-    with partial.open("w", newline="", encoding="utf-8") as file:
+    with replaced(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         for row in rows:
             writer.writerow([_cell(row.get(column)) for column in columns])
-    partial.replace(path)
 
 
 def other_rows(path: Path, rows: list[Row], by: str) -> list[Row]:

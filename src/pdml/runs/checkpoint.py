@@ -11,11 +11,12 @@ from pdml.config.files import from_json, to_json
 from pdml.config.schema import Settings
 from pdml.config.tasks import TaskSizes
 from pdml.core.errors import UserError
+from pdml.core.files import Replacing, replaced
 from pdml.core.transition import Layout
 from pdml.envs.episode import Episode
 from pdml.runs.lease import Lease
 from pdml.runs.ledger import Ledger, restored_ledger, saved_ledger
-from pdml.runs.tensor_file import Replacing, read_arrays, replaced, write_arrays
+from pdml.runs.tensor_file import read_arrays, write_arrays
 from pdml.training.diagnostics import FreshReservoir
 from pdml.training.recipe import Recipe
 from pdml.training.state import TrainState, initial_state, restored_state, resume_episode, saved_state

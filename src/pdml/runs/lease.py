@@ -23,6 +23,7 @@ from typing import Any
 from uuid import uuid4
 
 from pdml.core.errors import BusyError, LostRunError, RunError, UserError
+from pdml.core.files import replaced
 
 LEASE = 60.0
 """Seconds without a heartbeat after which another process may take a run over."""
@@ -62,8 +63,6 @@ class Lease:
     @contextmanager
     def replaced(self, path: Path) -> Generator[Path, None, None]:
         """Yield where to write a file of the run; it gets its name when it is complete, if the run is still ours."""
-        from pdml.runs.tensor_file import replaced  # NumPy: the number of threads must be set before it is imported
-
         partial = self._staging / ("-".join(path.relative_to(self.run).parts) + ".partial")
         with self._fenced(), replaced(path, partial):
             yield partial

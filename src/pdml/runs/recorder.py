@@ -11,6 +11,7 @@ from pdml.config.fields import change
 from pdml.config.schema import Settings
 from pdml.core import signals
 from pdml.core.errors import Diverged
+from pdml.core.files import to_disk
 from pdml.core.pytree import flatten
 from pdml.core.stopwatch import Stopwatch, peak_memory_mb
 from pdml.core.transition import Layout
@@ -24,7 +25,7 @@ from pdml.runs.lease import Lease
 from pdml.runs.ledger import Ledger
 from pdml.runs.policy import Policy
 from pdml.runs.progress import Watcher
-from pdml.runs.tensor_file import to_disk, write_arrays
+from pdml.runs.tensor_file import write_arrays
 from pdml.runs.tensorboard import Board
 from pdml.training.diagnostics import FreshReservoir, diagnosis
 from pdml.training.loop import Training

@@ -1,10 +1,7 @@
-"""Files of arrays: safetensors with a JSON note and a checksum; a file is complete or not there at all."""
+"""Files of arrays: safetensors with a JSON note and a checksum."""
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +9,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from pdml.core.errors import UserError
+from pdml.core.files import Replacing, replaced
 
 FORMAT = 3
 """Version of these files; 3 has a checksum."""
-
-Replacing = Callable[[Path], AbstractContextManager[Path]]
-"""Where to write a file that gets its name when it is complete: `replaced`, or that of a `pdml.runs.lease.Lease`."""
-
-
-@contextmanager
-def replaced(path: Path, partial: Path | None = None) -> Generator[Path, None, None]:
-    """Yield where to write a file.
-
-    It is complete on disk before it gets its name, so nobody ever reads half of it, not even after a power cut.
-
-    Args:
-        partial: Where; by default beside the file.
-    """
-    partial = partial or path.with_name(path.name + ".partial")
-    try:
-        yield partial
-        to_disk(partial)
-        partial.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink()  # on a full disk it would block other writes
-        raise
-    to_disk(path.parent)
 
 
 def write_arrays(
@@ -99,12 +73,3 @@ def _checksum(arrays: dict[str, np.ndarray], note: dict[str, Any]) -> str:
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
     return digest.hexdigest()
-
-
-def to_disk(path: Path) -> None:
-    """Wait until a file, or the entries of a directory, are on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -21,6 +21,7 @@ from pdml.config.files import to_json
 from pdml.config.parse import shown
 from pdml.config.schema import FIRST_TUNING_SEED, RunConfig, Settings
 from pdml.core.errors import BusyError, UserError
+from pdml.core.files import replaced
 from pdml.core.signals import Stopped
 from pdml.reporting.read import NEEDED, read_table
 from pdml.sweeps.plan import PlannedRun, plan
@@ -351,6 +352,5 @@ def _write_best(tuning: Tuning, trials: Sequence[TunedTrial]) -> None:
     best = best_trial(trials)
     if best is not None:
         settings = trial_runs(tuning, best.values, None)[0].settings
-        partial = tuning.out / f"{BEST}.partial"
-        partial.write_text(to_json(change(settings, {"seed": 0})))
-        partial.replace(tuning.out / BEST)
+        with replaced(tuning.out / BEST) as partial:
+            partial.write_text(to_json(change(settings, {"seed": 0})))
