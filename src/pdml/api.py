@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -206,28 +206,30 @@ class Agent:
                     session.save()
                     signals.stop_if_asked()
         except signals.Stopped as stopped:
-            self._recover(session)
-            raise KeyboardInterrupt(f"{stopped}; {session.path} is saved at step {self.steps}") from None
+            where = f" at step {self.steps}" if self._recover(session) else ""
+            raise KeyboardInterrupt(f"{stopped}; {session.path} is saved{where}") from None
         except UserError:
             raise
         except LostRunError:
             self.close()
+            self._lengths = {}  # the rows there are of another process now
             raise
         except Exception:
             self._recover(session)
             raise
 
-    def _recover(self, session: Session) -> None:
-        """Return to the last checkpoint: learning may have been interrupted halfway."""
+    def _recover(self, session: Session) -> bool:
+        """Return to the last checkpoint, since learning may have been interrupted halfway; say whether that worked."""
         old = self._live
         try:
             live = LiveRun.load(session.path, old.settings, old.spec, warn)
         except Exception as error:
             warn(f"the agent cannot return to its last checkpoint ({error}); load it again")
             self.close()
-            return
+            return False
         self.close()
         self._setup(live)
+        return True
 
     def act(self, obs: Any) -> np.ndarray:
         """Return the action to take now, to explore, in the environment's own range; then call `observe`.
@@ -277,8 +279,9 @@ class Agent:
             taken = spaces.from_env(done)[0]
         with self._working(self._session):
             step = self._interaction.observe(taken, after[0], value, bool(terminated), bool(truncated))
-            self._session.recorder()(self._live.state, step)
-            signals.stop_if_asked()  # then the recorder has saved
+            record = self._session.recorder()(self._live.state, step)
+            if record.saved:
+                signals.stop_if_asked()
 
     def predict(self, obs: Any, deterministic: bool = True) -> np.ndarray:
         """Return the action for one observation, or for each of a batch, in the environment's own range."""
@@ -362,11 +365,10 @@ class Agent:
 
     def close(self) -> None:
         """Close the environments and free the run directory."""
-        if self._session is not None:
-            self._lengths = self._session.lengths()
-            self._session.close()
-        self._live.close()
-        self._session, self._closed = None, True
+        session, self._session, self._closed = self._session, None, True
+        with closing(self._live), nullcontext() if session is None else closing(session):
+            if session is not None:
+                self._lengths = session.lengths()
 
     def _open(self, steps: int | None = None) -> Session:
         """Return the session, whose run directory no other process can have; begin or resume it the first time."""

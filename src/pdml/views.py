@@ -105,6 +105,6 @@ class Model:
             raise UserError(f"action: {len(actions)} of them for {len(states)} observations")
         room = power_of_two(len(states))
         found = self._expected(self._live.state.model, padded(states, room), padded(spaces.from_env(actions), room))
-        next_obs, reward, ended, spread = (np.asarray(each)[: len(states)] for each in found)
+        next_obs, reward, ended, spread = (np.array(each)[: len(states)] for each in found)
         whole, each = np.shape(obs), np.shape(obs)[:-1]
         return Prediction(next_obs.reshape(whole), reward.reshape(each), ended.reshape(each), spread.reshape(whole))

@@ -113,6 +113,21 @@ def test_callbacks_hear_of_the_step_at_which_a_run_is_stopped(unbroken, tmp_path
     assert tables(tmp_path / "run") == tables(unbroken)
 
 
+def test_a_stop_that_comes_while_a_callback_runs_saves_that_step(unbroken, tmp_path):
+    class Slow(Counting):
+        def on_step(self, agent):
+            if agent.steps == 93:  # no checkpoint is due
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().on_step(agent)
+
+    heard, agent = Slow(), new_agent(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt, match="run is saved at step 93"):
+        agent.learn(154, heard, progress_bar=False)
+    Agent.load(tmp_path / "run", env=Point).learn(61, heard, progress_bar=False)
+    assert heard.steps == list(range(1, 155))
+    assert tables(tmp_path / "run") == tables(unbroken)
+
+
 def test_without_an_environment_for_evaluation_the_run_says_that_its_returns_are_of_training(tmp_path):
     with pytest.warns(UserWarning, match="without eval_env"):
         agent = learned(tmp_path / "run", 125, env=Point())

@@ -135,18 +135,6 @@ def test_whole_numbers_may_be_written_as_people_do():
 
 BAD = [
     ({"agent.first_temperature": 0.5, "agent.temperature": 0.2}, "agent.first_temperature = 0.5: does nothing with a"),
-    (
-        {"agent.target_entropy": -2.0, "agent.temperature": 0.2},
-        "agent.target_entropy = -2.0: does nothing with a fixed",
-    ),
-    (
-        {"rollouts.longest": 1, "rollouts.last_epoch": 50},
-        "rollouts.last_epoch = 50: does nothing where rollouts.longest",
-    ),
-    (
-        {"method": "dhmbpo", "double.critic_share": 0.0, "double.critic_near": 9},
-        "double.critic_near = 9: does nothing with double.critic_share = 0",
-    ),
     ({"steps": 5000}, "steps = 5000: must be above the warm-up of 5000"),
     ({"steps": 0}, r"steps = 0: must lie in \[1, inf\)"),
     ({"seed": -1}, "seed = -1: must lie in"),

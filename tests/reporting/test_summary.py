@@ -128,4 +128,4 @@ def test_runs_that_repeat_a_seed_all_have_their_number(tmp_path):
         write_run(tmp_path / copy, returns=[0.0, last])
     write_run(tmp_path / "c", seed=1, returns=[0.0, 1000.0])
     row = seed_table(read.read_all([tmp_path])).splitlines()[2]
-    assert [cell.strip() for cell in row.split("|")[3:6]] == ["100, 400", "1000", "500 ± 458"]
+    assert [cell.strip() for cell in row.split("|")[3:6]] == ["100, 400", "1000", "625 ± 530"]

@@ -72,25 +72,14 @@ def owners(leaf: Any) -> str:
 
 
 def _check_idle(settings: Settings, standard: Settings) -> None:
-    """Check that no setting was changed that would do nothing beside the others."""
+    """Check for some settings that they were not changed where they would do nothing beside the others."""
     config, run = settings.learning, settings.run
     for name in ("diagnose_every", "diagnose_steps"):
         if not run.diagnose and get(settings, name) != get(standard, name):
             raise UserError(f"{name} = {get(settings, name)}: does nothing without diagnose")
-    is_constant = config.rollouts.longest == config.rollouts.shortest
-    rules: list[tuple[bool, str, tuple[str, ...]]] = [
-        (
-            config.agent.temperature is not None,
-            "with a fixed agent.temperature",
-            ("agent.first_temperature", "agent.target_entropy"),
-        ),
-        (is_constant, "where rollouts.longest = rollouts.shortest", ("rollouts.first_epoch", "rollouts.last_epoch")),
-        (config.double.critic_share == 0.0, "with double.critic_share = 0", ("double.critic_near",)),
-    ]
-    for applies, where, names in rules:
-        for name in names:
-            if applies and get(settings, name) != get(standard, name):
-                raise UserError(f"{name} = {shown(get(settings, name))}: does nothing {where}")
+    first = config.agent.first_temperature
+    if config.agent.temperature is not None and first != standard.learning.agent.first_temperature:
+        raise UserError(f"agent.first_temperature = {first}: does nothing with a fixed agent.temperature")
     if config.weigh in ("starts", "none"):
         for name, idle in (("mixture.misaligned", False), ("dynamics.holdout_weights", "uniform")):
             if get(settings, name) != idle:

@@ -104,15 +104,16 @@ def _look(env_id: str) -> tuple[list[Finding], Settings | None]:
         refusals = list(_refusals(env, env_id))
         if refusals:
             return refusals, None
-        task, limit = task_for(env_id), own_time_limit(env)
-        settings = defaults(env_id, task=task)
+        limit = own_time_limit(env)
         assert isinstance(env.action_space, Box)
         low, high = float(env.action_space.low.min()), float(env.action_space.high.max())
         source = describe_space(env.observation_space)
-        found = [
-            Finding("ok", f"observation: {_count(task.obs_size, 'number')}, from {source}"),
-            Finding("ok", f"action: {_count(task.action_size, 'number')} in [{low:g}, {high:g}]"),
-        ]
+    task = task_for(env_id)  # makes it again: there may be only one at a time
+    settings = defaults(env_id, task=task)
+    found = [
+        Finding("ok", f"observation: {_count(task.obs_size, 'number')}, from {source}"),
+        Finding("ok", f"action: {_count(task.action_size, 'number')} in [{low:g}, {high:g}]"),
+    ]
     config = settings.learning
     if limit is None and config.max_episode_steps:
         text = f"it declares none; episodes are truncated after {config.max_episode_steps} steps (--max-episode-steps)"
@@ -152,6 +153,7 @@ def _try(settings: Settings, steps: int, seconds: float) -> Iterator[Finding]:
     with closing(env):
         trial = _random_steps(env, settings.learning.seed, steps, seconds)
         longest = settings.learning.max_episode_steps or own_time_limit(env)
+        assert longest  # an environment without a limit gets one
     if trial.steps:
         yield _speed(trial, settings)
         yield _evaluation(trial, settings, longest)
@@ -202,14 +204,12 @@ def _speed(trial: Trial, settings: Settings) -> Finding:
     return Finding("ok", f"{text}; a run of {total} steps spends {duration(total * each)} in the environment")
 
 
-def _evaluation(trial: Trial, settings: Settings, longest: int | None) -> Finding:
+def _evaluation(trial: Trial, settings: Settings, longest: int) -> Finding:
     """Say what evaluations take beside the run's own steps: in a slow environment most of the time."""
     run, each = settings.run, trial.seconds / len(trial.steps)
-    length = longest or max(len(episode) for episode in trial.episodes)
-    bound = f"at most {longest}" if longest else f"{length}"
-    took = duration(run.eval_episodes * length * each)
-    text = f"{_count(run.eval_episodes, 'episode')} of {bound} steps, {took}, every {run.eval_every} steps of the run"
-    return Finding("ok", f"evaluation: {text} (--eval-every, --eval-episodes)")
+    took = duration(run.eval_episodes * longest * each)
+    text = f"{_count(run.eval_episodes, 'episode')} of at most {longest} steps, {took}, every {run.eval_every} steps"
+    return Finding("ok", f"evaluation: {text} of the run (--eval-every, --eval-episodes)")
 
 
 def _reproducibility(trial: Trial, settings: Settings, timeout: float) -> Finding:

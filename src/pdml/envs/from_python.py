@@ -76,7 +76,9 @@ def _made(env: Any) -> gymnasium.Env:
 
 def refuse_idle(env: Env, given: Mapping[str, Any]) -> None:
     """Raise if a setting is given that only an environment reads, where the caller steps their own."""
-    for name in ("max_episode_steps", "env_timeout") if isinstance(env, tuple) else ():
+    if not isinstance(env, tuple):
+        return
+    for name in ("max_episode_steps", "env_timeout"):
         if given.get(name):
             raise UserError(f"{name} = {given[name]!r}: does nothing with a pair of spaces; you step the environment")
 

@@ -156,7 +156,7 @@ def _released() -> Claim:
     arm = ClaimArm("pdml", range(3), settings=("preset=released", "throttle=5.0"))
     paper = _bin_means(published.curve(PDML.env, PDML.method))[1]
     return Claim(
-        "C3*", "PDML with the settings of the released code is ahead of ours in steps (10k, 20k] after warm-up",
+        "C3*", "PDML with settings of the released code is ahead of ours in steps (10k, 20k] after warm-up",
         f"the paper's PDML has {paper:.0f}", bin_return(10_000, 20_000), "mean of the bin's evaluations", arm, PDML,
         True, SHORT, f"{_train((PDML.method,), SHORT)} --preset released --throttle 5",
     )  # fmt: skip

@@ -15,7 +15,8 @@ def seed_table(runs: Sequence[Run], goal: float = 950.0, last: int = 1, until: i
     """Return per curve the steps, the mean of each seed's last evaluations, that over seeds, and first passages.
 
     Steps are real steps, warm-up included. Below the table stands what all runs of a curve have in common and its name
-    does not say. A cell has several numbers where several runs have the same seed.
+    does not say. Where several runs have the same seed, its cell has all their numbers,
+    and their mean counts.
 
     Args:
         goal: The return whose first passage is listed.
@@ -32,7 +33,8 @@ def seed_table(runs: Sequence[Run], goal: float = 950.0, last: int = 1, until: i
         reached = [first_reaching(series, goal) for _, series in seen]
         first = ", ".join("never" if math.isinf(step) else f"{step:.0f}" for step in reached)
         of_seed = [", ".join(f"{value:.0f}" for its, value in found if its == seed) or "–" for seed in seeds]
-        cells, values = " | ".join(of_seed), [value for _, value in found]
+        cells = " | ".join(of_seed)
+        values = [mean(value for its, value in found if its == seed) for seed in dict(found)]
         spread = f"{mean(values):.0f} ± {stdev(values):.0f}" if len(values) > 1 else "–"
         lines.append(f"| {curve} | {min(group[0].options.steps, end):.0f} | {cells} | {spread} | {first} |")
     return "\n".join([*lines, *(f"\n{note}." for note in shared_settings(runs))])

@@ -41,6 +41,8 @@ class StepRecord(NamedTuple):
     """Episodes, where there was an evaluation."""
     stepped: bool = True
     """Whether a step was taken; false for the evaluation at the end."""
+    saved: bool = False
+    """Whether the state was saved after the step."""
 
 
 class Recorder:
@@ -94,9 +96,10 @@ class Recorder:
             self._watcher.step(state.step)
         if state.step in run.archive_at:
             archive(state, self._lease)
-        if state.step % run.checkpoint_every == 0 or state.step == run.steps or signals.asked():
+        is_due = state.step % run.checkpoint_every == 0 or state.step == run.steps or signals.asked()
+        if is_due:
             self.save(state)
-        return StepRecord(row, results)
+        return StepRecord(row, results, saved=is_due)
 
     def save(self, state: TrainState) -> None:
         """Save the whole state, and how long the other files are; a state that diverged is not saved."""

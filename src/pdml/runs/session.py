@@ -221,7 +221,9 @@ class Session:
                 except Exception:
                     recorder.save(state)
                     raise
-                signals.stop_if_asked()  # then the recorder has saved
+                if signals.asked() and not record.saved:  # asked while `after` was called
+                    recorder.save(state)
+                signals.stop_if_asked()
                 if enough:
                     raise _EnoughError
 

@@ -1,4 +1,4 @@
-"""The state of training: all that changes while learning, in one record. In a run only this package writes to it."""
+"""The state of training: all that changes while learning, in one record. During a run, only this package changes it."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
