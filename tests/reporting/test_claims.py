@@ -279,8 +279,8 @@ def test_seeds_that_a_claim_waits_for_are_those_of_the_plan():
     five, three, two = (0, 5), (0, 3), (0, 2)
     plan = {
         "C1": (five, None), "C2": (three, None), "C3": (five, five), "C3*": (three, five), "C4": (five, five),
-        "C6": (five, three), "C7": (five, three), "C7*": (five, five), "C8": (five, five), "C8*": ((2, 5), None),
-        "C9": (five, five),
+        "C4*": (three, three), "C6": (five, three), "C7": (five, three), "C7*": (five, five), "C8": (five, five),
+        "C8*": ((2, 5), None), "C9": (five, five),
         "C10": (five, three), "C10*": (five, three), "C11": (five, two), "C12": (five, None),
     }  # fmt: skip
     beyond = {("C4", five, three), ("C4", two, two), ("C8", two, two)}  # sets D and G
