@@ -280,7 +280,7 @@ def test_the_text_on_temperatures(set_a):
         middle.append(float(run.progress["agent/temperature"][(after > 10_000) & (after <= 20_000)].mean()))
         bins.append(bin_return(10_000, 20_000)(run))
     said = f"is {min(middle):.2f} to {max(middle):.2f} on average from step 15 000 to 25 000"
-    assert f"{said}, where their returns are still {min(bins):.0f} to {max(bins):.0f}, the paper's 1533" in page
+    assert f"{said}, where their returns are {min(bins):.0f} to {max(bins):.0f}, the paper's 1533" in page
     assert round(published.curve("Hopper-v5", "pdml").mean[1]) == 1533
 
 
