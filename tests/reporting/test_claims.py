@@ -58,7 +58,7 @@ def judged(tmp_path):
         ((900.0, 1000.0, 1100.0), (300.0, 400.0, 500.0), 2000.0, "reproduced", "less than the paper's 2000"),
         ((900.0, 1000.0, 1100.0), (300.0, 400.0, 500.0), 50.0, "reproduced", "more than the paper's 50"),
         ((300.0, 400.0, 500.0), (900.0, 1000.0, 1100.0), 700.0, "contradicted", ""),  # on the other side
-        ((400.0, 1000.0), (500.0, 900.0), 4000.0, "contradicted", "the paper's 4000 is excluded, 0 is not"),
+        ((400.0, 1000.0), (500.0, 900.0), 4000.0, "contradicted in size", "the paper's 4000 is excluded, 0 is not"),
     ],
 )
 def test_the_verdict_follows_from_the_interval(judged, pdml, mbpo, size, verdict, remark):
@@ -193,7 +193,7 @@ def test_a_measure_that_is_a_ratio_is_averaged_by_its_logarithm(judged):
     found = judged({"pdml": (0.5, 2.0, 1.0)}, theirs=None, is_ratio=True, null=1.0, larger=False, size=0.01)
     assert found.effect.value == pytest.approx(1.0)
     assert found.effect.low == pytest.approx(1.0 / found.effect.high)
-    assert found.verdict == "contradicted"  # 1 is possible, 0.01 is not
+    assert found.verdict == "contradicted in size"  # 1 is possible, 0.01 is not
     assert "| pdml 1 (3 seeds) | 1 [" in claims.claims_table([found])
 
 

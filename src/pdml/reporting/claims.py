@@ -74,7 +74,7 @@ class Judged(NamedTuple):
     improvement: Estimate
     """The probability that a run of ours is on the claimed side of one of theirs."""
     verdict: str
-    """reproduced, contradicted, or open."""
+    """reproduced, contradicted, contradicted in size, or open."""
     remark: str = ""
     """How the paper's size stands to the interval; of open claims, how many runs would settle them."""
 
@@ -210,7 +210,7 @@ def _verdict(effect: Estimate, null: float, larger: bool, size: float | None) ->
     if is_reproduced:
         is_less = abs(effect.value - null) < abs(size - null)
         return "reproduced", f"{'less' if is_less else 'more'} than the paper's {_number(size)}"
-    return "contradicted", f"the paper's {_number(size)} is excluded, {_number(null)} is not"
+    return "contradicted in size", f"the paper's {_number(size)} is excluded, {_number(null)} is not"
 
 
 MOST_RUNS = 100
