@@ -41,7 +41,7 @@ def behaviour_table(runs: Sequence[Run], problems: list[str]) -> str:
         "episodes standing still",
         f"effective size, last {BIN // 1000}k steps",
         "median steps a return is kept",
-        *(f"critics at {step}: bias (value, return)" for step in steps),
+        *(f"critics {step} steps after warm-up: bias (value, return)" for step in steps),
     ]
     lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for curve, group in groups(runs).items():
