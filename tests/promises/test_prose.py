@@ -9,7 +9,7 @@ import pytest
 
 from pdml.reporting import published
 from pdml.reporting.behaviour import stands
-from pdml.reporting.claims import bin_return, judge
+from pdml.reporting.claims import bin_return, judge, mean_return
 from pdml.reporting.paper_claims import paper_claims
 from pdml.reporting.read import read_all, read_table, returns
 from pdml.reporting.statistics import first_reaching, geometric_interval, rank_correlation
@@ -240,6 +240,36 @@ SET_A = ("pdml", "mbpo", "decay-mbpo-mixture.decay=1.0")
 def set_a():
     """Return the kept runs of set A of the plan, by arm."""
     return {arm: read_all([ROOT / "results" / "Hopper-v5" / arm]) for arm in SET_A}
+
+
+def test_what_set_a_says_in_short(set_a):
+    page, runs = text_of("results/Hopper-v5/README.md"), [run for arm in set_a.values() for run in arm]
+    judged = {found.claim.says: found for found in (judge(claim, runs) for claim in paper_claims())}
+    whole = judged["PDML is ahead of MBPO on Hopper-v5"]
+    short = {arm: mean(mean_return(25_000)(run) for run in found) for arm, found in set_a.items()}
+    control = judged["is it policy distance? PDML ahead of every block weighing the same"]
+    first = judged["PDML's return in steps (0k, 10k] after warm-up is above MBPO's"]
+    error = judged["PDML's one-step error on Hopper-v5 is about half of MBPO's"]
+    assert {len(found) for found in set_a.values()} == {5}
+
+    def interval(found, form="{:.0f}"):
+        return f"95 % interval {form} to {form}".format(found.effect.low, found.effect.high).replace("-", "−")
+
+    assert f"PDML has {whole.ours.mean():.0f} and MBPO {whole.theirs.mean():.0f}" in page
+    assert f"difference is {whole.effect.value:.0f}, {interval(whole)}" in page
+    assert f"a lead as large as the paper's, {whole.claim.size:.0f}, is excluded" in page
+    assert whole.effect.low < 0 < whole.effect.high < whole.claim.size
+    assert f"Up to step 25 000 they have {short['pdml']:.0f} and {short['mbpo']:.0f}" in page
+    others = np.delete(whole.ours, whole.ours.argmax())
+    assert f"without it PDML has {others.mean():.0f}" in page
+    assert f"PDML has {first.ours.mean():.0f} there, MBPO {first.theirs.mean():.0f}" in page
+    reached = {arm: sum(bool((returns(run).values >= 3000).any()) for run in found) for arm, found in set_a.items()}
+    counts = [WORDS[reached[arm]] for arm in SET_A]
+    assert "is reached by {} of five runs of PDML, {} of MBPO and {} of the control".format(*counts) in page
+    assert f"whatever their policy, and has {control.theirs.mean():.0f}." in page
+    assert control.effect.low < 0 < control.effect.high
+    assert f"is {error.effect.value:.2f} of MBPO's, {interval(error, '{:.2f}')}" in page
+    assert 0.66 < error.effect.low < 1 < error.effect.high
 
 
 def test_what_final_returns_would_take(set_a):

@@ -73,7 +73,7 @@ def test_the_arms_with_weights_in_one_place_have_their_complete_seeds_on_hopper(
         assert json.loads((run.path / "metadata.json").read_text())["modified"] is False
 
 
-SETS = {"A": 15, "B": 12, "C": 10, "D": 21, "F": 6, "G": 8, "I": 3, "trial": 42}
+SETS = {"A": 15, "B": 12, "C": 10, "D": 21, "F": 6, "G": 8, "I": 6, "trial": 42}
 """The studies of the plan, and how many runs they have."""
 
 
