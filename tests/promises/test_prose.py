@@ -272,6 +272,14 @@ def test_what_set_a_says_in_short(set_a):
     assert 0.66 < error.effect.low < 1 < error.effect.high
 
 
+def test_the_returns_that_choose_a_method(set_a, arms):
+    double, pdml, mbpo = (
+        mean(evaluation(run, 20_000) for run in runs) for runs in (arms["dhmbpo"], set_a["pdml"], set_a["mbpo"])
+    )
+    said = f"`dhmbpo`: {double:.0f} at step 20 000 of Hopper here, `pdml` {pdml:.0f}, `mbpo` {mbpo:.0f};"
+    assert said in text_of("README.md")
+
+
 def test_what_final_returns_would_take(set_a):
     runs = [*set_a["pdml"], *set_a["mbpo"]]
     paces = [float(np.median(np.diff(run.timing["seconds"])[-40:])) / 250 for run in runs]  # of 10 000 steps
