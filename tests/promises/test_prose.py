@@ -372,6 +372,15 @@ def test_the_text_on_the_pendulum():
     assert f"`vagram` ({vagram[-1]:.0f}, never at 950)" in page
 
 
+def test_the_text_on_what_steps_cost():
+    outputs = (ROOT / "results" / "speed").glob("bench-*.txt")
+    words = [text.split() for text in map(Path.read_text, outputs) if " mbpo, ms\ncollect" in text]
+    totals = [float(found[found.index("total") + 2]) for found in words]
+    assert len(totals) == 11
+    said = f"MBPO's own total is {min(totals):.1f} to {max(totals):.1f} over these runs"
+    assert said in text_of("docs/methods/index.md")
+
+
 def test_the_text_on_speed():
     with (ROOT / "results" / "speed" / "dhmbpo-timing.csv").open() as file:
         before, after = list(csv.DictReader(file))[-2:]

@@ -161,7 +161,7 @@ def _released() -> Claim:
     return Claim(
         "C3*", "PDML with settings of the released code is ahead of ours in steps (10k, 20k] after warm-up",
         f"the paper's PDML has {paper:.0f}", bin_return(10_000, 20_000), "mean of the bin's evaluations", arm, PDML,
-        True, SHORT, f"{_train((PDML.method,), SHORT)} --preset released --throttle 5",
+        True, SHORT, f"{_train((PDML.method,), SHORT)} {_options(RELEASED)}",
     )  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def _ahead_with_released_settings() -> Claim:
     return Claim(
         "C4*", f"with settings of the released code, PDML is ahead of MBPO on {ours.env}", "",
         mean_return(SHORT), f"mean of all evaluations to step {SHORT}", ours, theirs, True, SHORT,
-        f"{_train((ours.method, theirs.method), SHORT)} --preset released --throttle 5",
+        f"{_train((ours.method, theirs.method), SHORT)} {_options(RELEASED)}",
     )  # fmt: skip
 
 
@@ -218,8 +218,7 @@ def _about_rate(rate: float) -> Claim:
 
 def _ours(number: str, says: str, theirs: ClaimArm, steps: int) -> Claim:
     """Return a comparison of PDML with an arm of its own method, or a control."""
-    options = " ".join(f"--{word.replace('=', ' ')}" for word in theirs.settings).replace("True", "true")
-    command = f"{_train((theirs.method,), steps)} {options}"
+    command = f"{_train((theirs.method,), steps)} {_options(theirs.settings)}"
     return Claim(
         number, says, "", mean_return(steps), f"mean of all evaluations to step {steps}", PDML, theirs, True, steps,
         command,
@@ -240,6 +239,11 @@ def _train(methods: tuple[str, ...], steps: int, env: str = PDML.env) -> str:
     diagnose = " --diagnose" if all(METHODS[method].has_model for method in methods) else ""
     named = methods[0] if len(methods) == 1 else f"{{{','.join(methods)}}}"
     return f"pdml train --env {env} --steps {steps}{diagnose} --threads 1 --method {named} --seed K"
+
+
+def _options(settings: tuple[str, ...]) -> str:
+    """Return the settings of an arm as options of a command."""
+    return " ".join(f"--{word.replace('=', ' ')}" for word in settings).replace("True", "true")
 
 
 def _set(word: str, seeds: range) -> ClaimArm:
