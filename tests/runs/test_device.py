@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from itertools import accumulate, chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -181,3 +183,11 @@ def test_a_device_is_named_by_its_platform_and_model(monkeypatch):
     assert device.device_name() == f"cpu, {device.cpu_model()}"
     monkeypatch.setattr("jax.devices", lambda: [Gpu()])
     assert device.device_name() == "gpu, NVIDIA A100"
+
+
+@pytest.mark.parametrize(("by_numpy", "by_jax"), [(2.0, 0.5), (0.5, 2.0)])
+def test_the_peak_is_that_of_the_faster_library(monkeypatch, by_numpy, by_jax):
+    """On some CPUs NumPy's product is half as fast as JAX's, and a run computes with JAX."""
+    marks = accumulate(chain.from_iterable((0.1, took) for took in (by_numpy, by_jax) * 3))
+    monkeypatch.setattr(device, "time", SimpleNamespace(perf_counter=lambda: next(marks)))
+    assert device.matmul_peak(size=8, repeats=3) == pytest.approx(2 * 8**3 / 0.5)

@@ -92,7 +92,7 @@ def test_bench_reports_every_phase(monkeypatch):
     monkeypatch.setattr(bench_phases, "defaults", lambda env, method="pdml": change(defaults(env, method), SMALLER))
     reweight, score, peak = bench_phases._reweight, bench_phases._score, benchmark.matmul_peak
     diagnose = bench_phases._diagnose
-    monkeypatch.setattr(benchmark, "matmul_peak", lambda more: peak(more, size=256))
+    monkeypatch.setattr(benchmark, "matmul_peak", lambda: peak(size=256))
     monkeypatch.setattr(bench_phases, "_reweight", lambda policies: reweight(policies=20))
     monkeypatch.setattr(bench_phases, "_score", lambda which: score(which, rows=5000))
     monkeypatch.setattr(bench_phases, "_diagnose", lambda: diagnose(steps=100))

@@ -220,6 +220,13 @@ def test_the_speed_of_the_machine_is_measured():
     assert 1e8 < MEASURED_PEAK(1) < 1e13
 
 
+def test_a_machine_whose_jax_does_not_start_is_one_line(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "abacus")
+    with pytest.raises(UserError, match=r"speed of this machine could not be measured: .*abacus") as error:
+        MEASURED_PEAK.__wrapped__(1)
+    assert "\n" not in str(error.value)
+
+
 def test_the_search_for_finished_runs_ends(monkeypatch):
     """However many runs there are; what was found by then counts."""
     now = iter(range(1000))

@@ -7,7 +7,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -185,18 +185,19 @@ def cache_dir() -> Path:
     return home / "pdml" / "jax" / hashlib.sha256(kind.encode()).hexdigest()[:16]
 
 
-def matmul_peak(
-    more: Sequence[Callable[[int], Callable[[], object]]] = (), size: int = 2048, repeats: int = 6
-) -> float:
-    """Return the best FLOP per second of a large float32 product.
+def matmul_peak(size: int = 2048, repeats: int = 6) -> float:
+    """Return the best FLOP per second of a large float32 product, by NumPy or JAX: on some CPUs one is half as fast.
 
-    Args:
-        more: Other ways to compute it than NumPy's: from the size, a call that does it once.
+    `prepare` must have set the number of threads.
     """
-    import numpy as np  # which reads the number of threads at this moment: `prepare` must have set it
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
 
     x = np.random.default_rng(0).random((size, size), np.float32)
-    calls: list[Callable[[], object]] = [lambda: x @ x, *(build(size) for build in more)]
+    y = jnp.array(x)
+    product = jax.jit(lambda a: a @ a).lower(y).compile()
+    calls: list[Callable[[], object]] = [lambda: x @ x, lambda: product(y).block_until_ready()]
     best = np.inf
     for _ in range(repeats):
         for call in calls:

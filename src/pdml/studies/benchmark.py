@@ -35,7 +35,7 @@ from pdml.training.state import TrainState, initial_state
 def measure(threads: int, repeats: int = 12) -> dict[str, Any]:
     """Measure all phases."""
     phases = []
-    peaks = [_peak()]
+    peaks = [matmul_peak() / 1e9]
     for name, (gflop, call) in bench_phases().items():
         call()
         times = []
@@ -43,7 +43,7 @@ def measure(threads: int, repeats: int = 12) -> dict[str, Any]:
             start = time.perf_counter()
             divisor = call()
             times.append((time.perf_counter() - start) / divisor)
-        peaks.append(_peak())
+        peaks.append(matmul_peak() / 1e9)
         gflops = gflop / min(times)
         percent = 100.0 * gflops / max(peaks[-2:])
         phases.append(
@@ -172,15 +172,3 @@ def phase_table(result: dict[str, Any]) -> str:
             f"{row['phase']:18s}{row['ms']:10.2f}{row['gflop']:10.2f}{row['gflops']:10.1f}{row['percent_of_peak']:11.1f}"
         )
     return "\n".join(lines)
-
-
-def _peak() -> float:
-    """Return the best GFLOP/s of a large product, by NumPy or JAX."""
-
-    def by_jax(size: int) -> Callable[[], object]:
-        y = jnp.asarray(np.random.default_rng(0).random((size, size), np.float32))
-        product = jax.jit(lambda a: a @ a)
-        product(y).block_until_ready()
-        return lambda: product(y).block_until_ready()
-
-    return matmul_peak([by_jax]) / 1e9
