@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdml.config.defaults import defaults, rebase, require_task
-from pdml.config.fields import change, get, leaves
-from pdml.config.files import FORMAT, from_json, to_json
+from pdml.config.fields import change, different, get, leaves
+from pdml.config.files import FORMAT, LATER, from_json, to_json
 from pdml.config.methods import METHODS, PRESETS, Feature, readers
 from pdml.config.parse import parse
 from pdml.config.schema import Config
@@ -232,6 +232,25 @@ def test_bad_files_are_named(text, sentence):
 def test_a_partial_file_takes_the_defaults_of_its_own_environment():
     partial = from_json('{"format": 2, "env": "Walker2d-v5", "steps": 300000}', "x")
     assert partial == change(defaults("Walker2d-v5"), {"steps": 300_000})
+
+
+def test_a_file_of_an_older_version_does_not_take_over_a_new_default(monkeypatch):
+    """Its run had no bound, whatever the method's default has become since."""
+    data = json.loads(to_json(defaults("Hopper-v5", "dhmbpo")))
+    for name in LATER:
+        group, _, inner = name.rpartition(".")
+        del (data[group] if group else data)[inner]
+    changed = {**METHODS["dhmbpo"].changes, "double.kl_bound": 8.9, "agent.exploration": "pink"}
+    monkeypatch.setitem(METHODS, "dhmbpo", METHODS["dhmbpo"]._replace(changes=changed))
+    assert defaults("Hopper-v5", "dhmbpo").learning.double.kl_bound == 8.9
+    older = from_json(json.dumps(data), "x").learning
+    assert (older.double.kl_bound, older.agent.exploration) == (0.0, "white")
+    assert different(from_json(json.dumps(data), "x"), defaults("Hopper-v5", "dhmbpo")) == [
+        "agent.exploration",
+        "double.kl_bound",
+    ]
+    by_hand = from_json('{"format": 2, "env": "Hopper-v5", "method": "dhmbpo"}', "x")
+    assert by_hand == defaults("Hopper-v5", "dhmbpo")
 
 
 def test_configuration_is_frozen():

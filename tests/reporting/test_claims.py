@@ -55,8 +55,20 @@ def judged(tmp_path):
     [
         ((900.0, 1000.0, 1100.0), (300.0, 400.0, 500.0), None, "reproduced", ""),
         ((900.0, 1000.0, 1100.0), (300.0, 400.0, 500.0), 700.0, "reproduced", ""),
-        ((900.0, 1000.0, 1100.0), (300.0, 400.0, 500.0), 2000.0, "reproduced", "less than the paper's 2000"),
-        ((900.0, 1000.0, 1100.0), (300.0, 400.0, 500.0), 50.0, "reproduced", "more than the paper's 50"),
+        (
+            (900.0, 1000.0, 1100.0),
+            (300.0, 400.0, 500.0),
+            2000.0,
+            "reproduced",
+            "a smaller effect than the paper's 2000",
+        ),
+        (
+            (900.0, 1000.0, 1100.0),
+            (300.0, 400.0, 500.0),
+            50.0,
+            "reproduced",
+            "a larger effect than the paper's 50",
+        ),
         ((300.0, 400.0, 500.0), (900.0, 1000.0, 1100.0), 700.0, "contradicted", ""),  # on the other side
         ((400.0, 1000.0), (500.0, 900.0), 4000.0, "contradicted in size", "the paper's 4000 is excluded, 0 is not"),
     ],
@@ -141,6 +153,40 @@ def test_a_claim_about_one_arm_is_compared_with_no_effect(judged, null, verdict)
     found = judged({"pdml": (100.0, 110.0, 120.0)}, theirs=None, null=null)
     assert found.effect.value == pytest.approx(110.0)
     assert found.verdict == verdict
+
+
+def test_a_size_that_is_not_the_papers_is_not_called_so(judged):
+    found = judged({"pdml": (400.0, 1000.0), "mbpo": (500.0, 900.0)}, size=4000.0, is_own_size=True)
+    assert (found.verdict, found.remark) == ("contradicted in size", "4000 is excluded, 0 is not")
+    ours = [one for one in paper_claims() if one.is_own_size and one.size]
+    assert {(one.number, one.ours.env, one.size) for one in ours} == {
+        ("C8", "Hopper-v5", 0.5),
+        ("C8*", "Hopper-v5", 0.5),
+    }
+
+
+@pytest.mark.parametrize("changes", [{"eval_every": 500}, {"eval_episodes": 3}])
+def test_only_runs_with_the_evaluations_of_the_plan_count(tmp_path, changes):
+    write_run(tmp_path / "planned", "pdml")
+    write_run(tmp_path / "other", "pdml", seed=1, returns=[1.0] * (8 if "eval_every" in changes else 4), **changes)
+    planned, other = read_all([tmp_path])
+    assert len(judge(claim(), [planned, other]).ours) == 1
+    assert len(judge(claim(), [other]).ours) == 0
+
+
+def test_a_damaged_row_is_named_and_the_table_is_printed_all_the_same(tmp_path, capsys):
+    path = write_run(tmp_path / "run", "mbpo", returns=(1.0, 2.0, 3.0, 4.0))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text("{}")
+    with (path / "evaluations.csv").open("a") as file:
+        file.write("oh\n")
+    assert main(["results", "claims", str(tmp_path), "--only", "C1"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out.count("| C1 |") == 1
+    assert [line.partition(": ")[2].removeprefix(str(tmp_path)) for line in printed.err.splitlines()] == [
+        f"config = '{tmp_path}/other/config.json': not a configuration written by this package",
+        "/run/evaluations.csv: line 10 is damaged and was left out",
+    ]
 
 
 def test_only_runs_of_the_arm_that_went_far_enough_count(tmp_path):
@@ -281,7 +327,7 @@ def test_seeds_that_a_claim_waits_for_are_those_of_the_plan():
         "C1": (five, None), "C2": (three, None), "C3": (five, five), "C3*": (three, five), "C4": (five, five),
         "C4*": (three, three), "C6": (five, three), "C7": (five, three), "C7*": (five, five), "C8": (five, five),
         "C8*": ((2, 5), None), "C9": (five, five),
-        "C10": (five, three), "C10*": (five, three), "C11": (five, two), "C12": (five, None),
+        "C10": (five, three), "C10*": (five, three), "C11": (five, two), "C11*": (five, two), "C12": (five, None),
     }  # fmt: skip
     beyond = {("C4", five, three), ("C4", two, two), ("C8", two, two)}  # sets D and G
     assert waits == {(number, *seeds) for number, seeds in plan.items()} | beyond

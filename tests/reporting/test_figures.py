@@ -200,8 +200,9 @@ def test_errors_are_drawn_as_diagnosed(many, tmp_path):
 
 
 def test_compounding_errors_are_drawn_over_depth_at_the_last_common_step(many, tmp_path):
-    rows, figure, _ = made(many, "compounding", tmp_path)
+    rows, figure, notes = made(many, "compounding", tmp_path)
     assert {row["step"] for row in rows} == {2000}
+    assert "at step 2000, the last that all runs were diagnosed at; some were at 4000" in notes
     for curve, line in zip(("pdml", "mbpo"), figure.axes[0].lines, strict=True):
         found = pick(rows, curve=curve)
         np.testing.assert_array_equal(drawn(line), [column(found, "depth"), column(found, "mean")])

@@ -11,6 +11,7 @@ from fake_runs import write_run
 from safetensors.numpy import save_file
 
 from pdml.config.defaults import defaults
+from pdml.config.fields import change
 from pdml.config.files import to_json
 from pdml.config.tasks import generic
 from pdml.core.errors import UserError
@@ -162,6 +163,17 @@ def test_a_run_is_read_reported_and_drawn_without_its_environment(env, method, p
     (final,) = summary.final_returns([run]).rows
     assert (final["mean"], final["paper"]) == (2000.0, None)
     assert f'<h2 id="{env}">{env}</h2>' in report.page([run], {}).html
+
+
+def test_a_setting_that_a_method_does_not_read_makes_no_difference(monkeypatch, tmp_path):
+    """When a default of DHMBPO changes, older runs of PDML are still runs with PDML's defaults."""
+    kept = [write_run(tmp_path / method, method) for method in ("pdml", "dhmbpo")]
+    monkeypatch.setattr(
+        read, "defaults", lambda *about: change(defaults(*about), {"double.near": 9, "double.kl_bound": 1.0})
+    )
+    pdml, dhmbpo = (read.differences(read.read(path)) for path in kept)
+    assert pdml == []
+    assert dhmbpo == ["double.near=5", "double.kl_bound=0.0"]
 
 
 def test_changed_settings_of_an_environment_that_is_not_listed_are_differences(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from csv_rows import NAN, drawn, pick, read_back
 from fake_runs import write_run, write_seeds
 
+from pdml.cli import main
 from pdml.reporting import published, read, summary
 from pdml.reporting.figures import KINDS
 from pdml.reporting.rows import other_rows, write_rows
@@ -114,6 +115,35 @@ def test_a_short_table_has_the_published_number_of_as_many_updates(tmp_path, cha
     write_run(tmp_path / "run", "dhmbpo", env="Walker2d-v5", steps=25_000, returns=returns, **changes)
     row = short_table(read.read_all([tmp_path])).splitlines()[2]
     assert row.endswith(f"| 30000 | 1 | 1 | {cell} |")
+
+
+def test_a_short_table_counts_seeds_and_not_runs(tmp_path):
+    for copy, last in (("a", 100.0), ("b", 400.0)):
+        write_run(tmp_path / copy, returns=[0.0, last])
+    write_run(tmp_path / "c", seed=1, returns=[0.0, 1000.0])
+    assert "| 2 | 625 ± 530 |" in short_table(read.read_all([tmp_path])).splitlines()[2]
+
+
+def test_a_run_that_is_not_finished_is_named_below_the_table(tmp_path):
+    write_run(tmp_path / "whole", returns=[0.0, 0.0, 0.0, 100.0])
+    write_run(tmp_path / "half", seed=1, returns=[0.0, 200.0], finished=False)
+    runs, said = read.read_all([tmp_path]), "pdml seed 1 has evaluations until step 7000 only."
+    row, _, note = seed_table(runs).splitlines()[2:]
+    assert row.endswith("| never, not by 7000 |")
+    assert note == said
+    assert short_table(runs).endswith(f"\n{said}")
+    assert said not in seed_table(runs, until=7000)
+    assert seed_table(runs, until=7000).endswith("| never, never |")
+
+
+def test_runs_of_several_environments_have_a_table_each(two_tasks, capsys):
+    assert main(["summary", str(two_tasks), "--short"]) == 0
+    printed = capsys.readouterr().out
+    hopper, pendulum = printed.split("InvertedPendulum-v5:\n\n")
+    assert hopper.startswith("Hopper-v5:\n\n| method |")
+    assert [len(table.strip().splitlines()) for table in (hopper, pendulum)] == [6, 4]
+    assert main(["summary", str(two_tasks / "Hopper-v5"), "--short"]) == 0
+    assert capsys.readouterr().out.startswith("| method |")
 
 
 def test_rows_beside_others_are_those_of_other_steps(tmp_path):

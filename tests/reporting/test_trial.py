@@ -10,8 +10,8 @@ from pdml.core.errors import UserError
 from pdml.reporting.trial import EXPLAINS, TrialRun, Window, judge_trial, read_trial, trial_table
 
 
-def runs_of(scores, low_share=0.0):
-    return [TrialRun(score, low_share, dict.fromkeys(EXPLAINS, math.nan)) for score in scores]
+def runs_of(scores, low_share=0.0, first=1000):
+    return [TrialRun(first + i, score, low_share, dict.fromkeys(EXPLAINS, math.nan)) for i, score in enumerate(scores)]
 
 
 @pytest.fixture
@@ -81,6 +81,36 @@ def test_no_arm_is_a_candidate_before_the_base_is_whole():
     assert not any(arm.is_candidate for arm in judge_trial(arms, "base", seeds=3))
 
 
+def test_an_arm_with_other_seeds_than_the_base_is_no_candidate():
+    arms = {"base": runs_of((500.0, 600.0)), "arm": runs_of((800.0, 900.0), first=0)}
+    assert not any(arm.is_candidate for arm in judge_trial(arms, "base", seeds=2))
+    arms["arm"] = runs_of((800.0, 900.0, 900.0))
+    assert not any(arm.is_candidate for arm in judge_trial(arms, "base", seeds=2))
+
+
+def test_equal_shares_are_equal_in_whatever_order_they_are_added():
+    """The mean of 4/13, 4/13, 2/13 is below that of 1/13, 9/13, 0 in the last bit."""
+    shares = [[k / 13 for k in each] for each in ((4, 4, 2), (1, 9, 0), (0, 1, 9), (9, 1, 0))]
+    assert len({sum(each) / 3 for each in shares}) > 1
+    for ours in shares:
+        for theirs in shares:
+            arms = {
+                name: [run._replace(low_share=share) for run, share in zip(runs_of(scores), each, strict=True)]
+                for name, scores, each in (("base", (1.0, 2.0, 3.0), theirs), ("arm", (4.0, 5.0, 6.0), ours))
+            }
+            assert next(arm for arm in judge_trial(arms, "base", seeds=3) if arm.name == "arm").is_candidate
+
+
+@pytest.mark.parametrize(("ahead", "may_win"), [(81.4, False), (82.0, True)])
+def test_the_default_needs_a_lead_of_one_standard_error(ahead, may_win):
+    """Of arms with a deviation of 100: 100 times the root of two thirds, 81.6."""
+    arms = {"base": runs_of((500.0, 600.0, 700.0)), "arm": runs_of([value + ahead for value in (500.0, 600.0, 700.0)])}
+    results = judge_trial(arms, "base", seeds=3)
+    assert (results[0].name, results[0].is_candidate, results[0].may_win) == ("arm", True, may_win)
+    by = "at least" if may_win else "less than"
+    assert f"| candidate, ahead by {by} one standard error |" in trial_table(results, "base", seeds=3)
+
+
 def test_the_error_is_the_standard_error_of_the_difference():
     arms = {"base": runs_of((500.0, 600.0, 700.0)), "arm": runs_of((700.0, 1000.0))}
     best, base = judge_trial(arms, "base", seeds=2)
@@ -100,7 +130,7 @@ def test_the_table_has_a_row_per_arm_the_best_first():
     )
     nothing = "| – | – | – | – |"
     assert rows == [
-        f"| better | 2 | 1000 ± 141 | +450 ± 112 | 12 % {nothing} candidate |",
+        f"| better | 2 | 1000 ± 141 | +450 ± 112 | 12 % {nothing} candidate, ahead by at least one standard error |",
         f"| base | 2 | 550 ± 71 | – | 25 % {nothing} base |",
         f"| worse\\| | 1 of 2 | 100 | −450 | 0 % {nothing}  |",
     ]

@@ -1,13 +1,12 @@
 """The commands about finished or running runs: eval, figure, summary, report, video, export, analyse."""
 
 import argparse
-import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pdml.cli.parser import path_named
+from pdml.cli.problems import name_problems
 from pdml.config.parse import number, whole
 from pdml.core.errors import UserError, nearest
 from pdml.reporting.style import ENDINGS, FIGURES
@@ -94,17 +93,17 @@ def _figure(options: argparse.Namespace) -> int:
         if options.check:
             current = is_current(options.name, runs, options.out, chosen)
             print(f"{options.out / options.name}.png: {'up to date' if current else 'out of date'}")
-            return _name(problems) or int(not current)
+            return name_problems(problems) or int(not current)
         endings = ENDINGS if options.only is None else (options.only,)
         paths, rows = save_figure(options.name, runs, options.out, chosen, endings)
     except UserError:
-        _name(problems)
+        name_problems(problems)
         raise
     for note in rows.notes:
         print(f"note: {note}")
     for path in paths:
         print(path)
-    return _name([*problems, *rows.problems])
+    return name_problems([*problems, *rows.problems])
 
 
 def _summary_parser(parser: argparse.ArgumentParser) -> None:
@@ -136,9 +135,14 @@ def _summary(options: argparse.Namespace) -> int:
     if options.behaviour:
         table = behaviour_table(runs, problems)
     else:
-        table = short_table(runs, last, until) if options.short else seed_table(runs, goal, last, until)
+        tables = {}
+        for env in sorted({run.config.env for run in runs}):
+            its = [run for run in runs if run.config.env == env]
+            tables[env] = short_table(its, last, until) if options.short else seed_table(its, goal, last, until)
+        named = [f"{env}:\n\n{table}" for env, table in tables.items()] if len(tables) > 1 else tables.values()
+        table = "\n\n".join(named)
     print(table)
-    return _name([*problems, *(problem for run in runs for problem in run.problems)])
+    return name_problems([*problems, *(problem for run in runs for problem in run.problems)])
 
 
 def _report_parser(parser: argparse.ArgumentParser) -> None:
@@ -166,7 +170,7 @@ def _report(options: argparse.Namespace) -> int:
         frames = _watch(options) and frames
     line, problems = _write_report(options, frames)
     print(line)
-    return _name(problems)
+    return name_problems(problems)
 
 
 def _watch(options: argparse.Namespace) -> bool:
@@ -211,15 +215,6 @@ def _write_report(options: argparse.Namespace, frames: bool, reload: int = 0) ->
         pictures = strips(runs, import_modules=bool(options.frames))
     size = report.write(runs, options.out, pictures, problems, reload)
     return f"{options.out} ({size / 1e6:.1f} MB, {len(runs)} runs)", problems
-
-
-def _name(problems: Iterable[str]) -> int:
-    """Print what could not be read; the exit code says whether there was anything."""
-    code = 0
-    for problem in problems:
-        print(f"pdml: {problem}", file=sys.stderr)
-        code = 2
-    return code
 
 
 def _video_parser(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pdml.cli.parser import Parser, path_named
+from pdml.cli.problems import name_problems
 from pdml.config.parse import whole
 from pdml.core.errors import UserError
 from pdml.core.files import replaced
@@ -99,9 +100,10 @@ def _claims(options: argparse.Namespace) -> int:
     wanted = {word for word in options.only.split(",") if word} or set(allowed)
     for word in sorted(wanted.difference(allowed)):
         raise UserError(f"only = '{word}': no such claim; allowed: {', '.join(allowed)}")
-    runs = read_all(options.paths)
+    problems: list[str] = []
+    runs = read_all(options.paths, problems)
     print(claims_table([judge(claim, runs) for claim in known if names[claim] & wanted], options.short))
-    return 0
+    return name_problems([*problems, *(problem for run in runs for problem in run.problems)])
 
 
 def _rebuild_parser(parser: argparse.ArgumentParser) -> None:

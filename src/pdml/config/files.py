@@ -17,6 +17,21 @@ FORMAT = 2
 """Version of config.json; raised whenever it can no longer be read by older code."""
 
 
+LATER = frozenset(
+    (
+        "best_over",
+        "agent.exploration",
+        "double.critic_near",
+        "double.actor_clip",
+        "double.kl_bound",
+        "double.actor_average",
+        "double.keep_moments",
+        "double.zero_bounds",
+    )
+)
+"""Settings that files of older versions lack. Their runs did what the schema's default does, whatever a method's is."""
+
+
 def to_json(settings: Settings) -> str:
     """Write all settings and the format's version; settings of learning and of the run stand side by side."""
     learning = asdict(settings.learning)
@@ -25,7 +40,7 @@ def to_json(settings: Settings) -> str:
 
 
 def from_json(text: str, source: str, sizes: TaskSizes | None = None) -> Settings:
-    """Read what `to_json` wrote; a setting that an older version did not have takes its default.
+    """Read what `to_json` wrote, or a part of it: what a file leaves out takes the method's default on the environment.
 
     Args:
         source: The file's name, for messages.
@@ -41,8 +56,8 @@ def from_json(text: str, source: str, sizes: TaskSizes | None = None) -> Setting
     env, method, preset = (data.get(name, getattr(Config, name)) for name in ("env", "method", "preset"))
     for name, value in (("env", env), ("method", method), ("preset", preset)):
         check_type(name, value, str)
-    complete = all(_has(data, leaf.name) for leaf in leaves())
-    base = Settings() if complete else defaults(env, method, preset, known_task(env, sizes))
+    missing = {leaf.name for leaf in leaves() if not _has(data, leaf.name)}
+    base = Settings() if missing <= LATER else defaults(env, method, preset, known_task(env, sizes))
     own = {item.name for item in fields(RunConfig)}
     run = {name: value for name, value in data.items() if name in own}
     learning = {name: value for name, value in data.items() if name not in own}

@@ -173,7 +173,7 @@ METHODS: dict[str, Method] = {
         "decay_mbpo",
         "mbpo",
         _mbpo(Feature.WEIGHTS, Feature.MIXTURE, Feature.DECAY),
-        Line(ORANGE, DASHED),
+        Line(BLACK, DOTTED),
         paper_name="Exponentially Decay-MBPO",
     ),
     "per-mbpo": Method(

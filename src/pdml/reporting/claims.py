@@ -56,11 +56,19 @@ class Claim(NamedTuple):
     is_ratio: bool = False
     """Compare by the ratio of the means instead of the difference; of one arm: the measure is a ratio itself."""
     size: float | None = None
-    """The difference or ratio that the paper has, where it names one."""
+    """The difference or ratio that the paper has, where there is one."""
+    is_own_size: bool = False
+    """Whether the size is our reading of words of the paper, which has no number."""
     null: float = 0.0
     """For claims about one arm: the value of no effect."""
     suffix: str = ""
     """Stands after the numbers of the table, such as ` %`."""
+
+    @property
+    def size_text(self) -> str:
+        """The size, and whether it is the paper's."""
+        assert self.size is not None
+        return _number(self.size) if self.is_own_size else f"the paper's {_number(self.size)}"
 
 
 class Judged(NamedTuple):
@@ -177,8 +185,12 @@ def judge(claim: Claim, runs: Sequence[Run]) -> Judged:
     found = Judged(claim, ours, theirs, effect, improvement, "open")
     if len(ours) < len(claim.ours.seeds) or (claim.theirs is not None and len(theirs) < len(claim.theirs.seeds)):
         return found
-    verdict, remark = _verdict(effect, null, claim.larger, claim.size)
+    verdict, remark = _verdict(claim, effect, null)
     return found._replace(verdict=verdict, remark=_to_settle(found, null) if verdict == "open" else remark)
+
+
+EVALUATION = (1000, 10)
+"""The plan's evaluations: every 1000 steps, 10 episodes each. Runs with others do not count."""
 
 
 def _values(claim: Claim, arm: ClaimArm, runs: Sequence[Run]) -> Float64[np.ndarray, " n"]:
@@ -186,31 +198,29 @@ def _values(claim: Claim, arm: ClaimArm, runs: Sequence[Run]) -> Float64[np.ndar
     found: dict[int, float] = {}
     for run in runs:
         is_of_arm = (run.config.method, run.config.env, tuple(differences(run))) == (arm.method, arm.env, arm.settings)
-        if (
-            is_of_arm
-            and run.config.seed in arm.seeds
-            and max(run.evaluations.get("step", np.zeros(0)), default=0) >= claim.needs
-        ):
+        is_planned = run.config.seed in arm.seeds and (run.options.eval_every, run.options.eval_episodes) == EVALUATION
+        if is_of_arm and is_planned and max(run.evaluations.get("step", np.zeros(0)), default=0) >= claim.needs:
             value = claim.measure(run)
             if math.isfinite(value):
                 found.setdefault(run.config.seed, value)
     return np.array(list(found.values()), np.float64)
 
 
-def _verdict(effect: Estimate, null: float, larger: bool, size: float | None) -> tuple[str, str]:
-    """Return the verdict, and a remark where the interval excludes the paper's size."""
+def _verdict(claim: Claim, effect: Estimate, null: float) -> tuple[str, str]:
+    """Return the verdict, and a remark where the interval excludes the claim's size."""
+    size = claim.size
     if math.isnan(effect.low):
         return "open", ""
     above, below = effect.low > null, effect.high < null
-    if below if larger else above:
+    if below if claim.larger else above:
         return "contradicted", ""
-    is_reproduced = above if larger else below
+    is_reproduced = above if claim.larger else below
     if size is None or effect.low <= size <= effect.high:
         return ("reproduced" if is_reproduced else "open"), ""
     if is_reproduced:
         is_less = abs(effect.value - null) < abs(size - null)
-        return "reproduced", f"{'less' if is_less else 'more'} than the paper's {_number(size)}"
-    return "contradicted in size", f"the paper's {_number(size)} is excluded, {_number(null)} is not"
+        return "reproduced", f"a {'smaller' if is_less else 'larger'} effect than {claim.size_text}"
+    return "contradicted in size", f"{claim.size_text} is excluded, {_number(null)} is not"
 
 
 MOST_RUNS = 100
@@ -237,7 +247,7 @@ def _to_settle(found: Judged, null: float) -> str:
             else [variance / float(values.mean()) ** 2 for variance, values in zip(variances, samples, strict=True)]
         )
     per_arm = "" if claim.theirs is None else " per arm"
-    at = "the effect seen" if claim.size is None else f"the paper's {_number(claim.size)}"
+    at = "the effect seen" if claim.size is None else claim.size_text
     from scipy.special import ndtri  # slow to import, and only an open claim needs it
 
     wanted = float((ndtri(0.975) + ndtri(0.8)) ** 2) * sum(variances)

@@ -276,6 +276,8 @@ def draw_behaviour(rows: list[Row]) -> Figure:
                     MARKERS[line.dash],
                     color=line.color,
                     markersize=4,
+                    markeredgewidth=0,
+                    alpha=0.6,
                 )
             elif panel == "kept":
                 _draw_kept(axis, found, line)
@@ -293,7 +295,7 @@ def draw_behaviour(rows: list[Row]) -> Figure:
 
 def _draw_kept(axis: Axes, rows: list[Row], line: Line) -> None:
     """Draw returns and how long they were kept; hollow where the run ended first."""
-    for lost, fill in ((1, line.color), (0, "white")):
+    for lost, fill in ((1, line.color), (0, "none")):
         found = _of(rows, lost=lost)
         x, y = _values(found, "return"), _values(found, "kept")
         axis.plot(x, y, MARKERS[line.dash], color=line.color, markersize=4, markerfacecolor=fill)

@@ -49,6 +49,8 @@ def compounding_errors(runs: Sequence[Run], at: Sequence[int] = ()) -> Rows:
     for step in at:
         if step not in steps:
             raise UserError(f"at = {step}: not diagnosed; there are {', '.join(map(str, sorted(steps)))}")
+    if not at and max(common) < max(steps):
+        notes.append(f"at step {max(common)}, the last that all runs were diagnosed at; some were at {max(steps)}")
     rows: list[Row] = []
     for curve, group in groups(known).items():
         for step in at or [max(common)]:

@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from pdml.config.defaults import defaults
-from pdml.config.fields import different, get
+from pdml.config.fields import different, get, leaves
 from pdml.config.files import read_run
 from pdml.config.methods import METHODS
 from pdml.config.schema import Config, RunConfig, Settings
@@ -218,7 +218,8 @@ def read_table(path: Path, needed: Sequence[str], problems: list[str]) -> Column
 def differences(run: Run) -> list[str]:
     """Return the preset and the settings of learning that are not the method's defaults, as words.
 
-    What it took over from another run is among them; the seed is not, nor how far the run goes and what it records.
+    Settings that the method does not read are not among them: their defaults may have changed since the run. What it
+    took over from another run is among them; the seed is not, nor how far the run goes and what it records.
     """
     config = run.config
     standard = defaults(config.env, config.method, config.preset, run.task)
@@ -226,7 +227,8 @@ def differences(run: Run) -> list[str]:
     words += ["eval_episodes=0"] if run.options.eval_episodes == 0 else []  # its returns are of training episodes
     words += [] if run.start is None else [f"start_with={','.join(run.start.parts)}"]
     ours = Settings(config, standard.run)
-    return words + [f"{name}={get(ours, name)}" for name in different(ours, standard) if name != "seed"]
+    read = {leaf.name for leaf in leaves() if config.method in leaf.methods} - {"seed"}
+    return words + [f"{name}={get(ours, name)}" for name in different(ours, standard) if name in read]
 
 
 def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:

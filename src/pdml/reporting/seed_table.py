@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pdml.reporting import published
 from pdml.reporting.curves import shared_settings
-from pdml.reporting.read import Run, differences, groups, returns
+from pdml.reporting.read import Run, differences, groups, name, returns
 from pdml.reporting.statistics import Series, first_reaching, last_mean
 
 
@@ -31,13 +31,16 @@ def seed_table(runs: Sequence[Run], goal: float = 950.0, last: int = 1, until: i
         seen = [(run.config.seed, _by_real_steps(run, end)) for run in group]
         found = [(seed, value) for seed, series in seen if not math.isnan(value := last_mean(series, last))]
         reached = [first_reaching(series, goal) for _, series in seen]
-        first = ", ".join("never" if math.isinf(step) else f"{step:.0f}" for step in reached)
+        first = ", ".join(
+            f"{step:.0f}" if math.isfinite(step) else _not_yet(run, series, end)
+            for step, run, (_, series) in zip(reached, group, seen, strict=True)
+        )
         of_seed = [", ".join(f"{value:.0f}" for its, value in found if its == seed) or "–" for seed in seeds]
         cells = " | ".join(of_seed)
-        values = [mean(value for its, value in found if its == seed) for seed in dict(found)]
+        values = _by_seed(found)
         spread = f"{mean(values):.0f} ± {stdev(values):.0f}" if len(values) > 1 else "–"
         lines.append(f"| {curve} | {min(group[0].options.steps, end):.0f} | {cells} | {spread} | {first} |")
-    return "\n".join([*lines, *(f"\n{note}." for note in shared_settings(runs))])
+    return "\n".join([*lines, *(f"\n{note}." for note in [*shared_settings(runs), *_unfinished(runs, end)])])
 
 
 def short_table(runs: Sequence[Run], last: int = 1, until: int | None = None) -> str:
@@ -53,10 +56,10 @@ def short_table(runs: Sequence[Run], last: int = 1, until: int | None = None) ->
     end = math.inf if until is None else until
     title = "last evaluation" if last == 1 else f"mean of the last {last} evaluations"
     lines = [f"| method | steps | seeds | {title} | published |", "|---|---|---|---|---|"]
-    notes = [f"\n{note}." for note in shared_settings(runs)]
+    notes = [f"\n{note}." for note in [*shared_settings(runs), *_unfinished(runs, end)]]
     for curve, group in groups(runs).items():
-        found = [last_mean(_by_real_steps(run, end), last) for run in group]
-        values = [value for value in found if not math.isnan(value)]
+        found = [(run.config.seed, last_mean(_by_real_steps(run, end), last)) for run in group]
+        values = _by_seed([(seed, value) for seed, value in found if not math.isnan(value)])
         spread = f" ± {stdev(values):.0f}" if len(values) > 1 else ""
         ours = f"{mean(values):.0f}{spread}" if values else "–"
         step = min(group[0].options.steps, end)
@@ -86,6 +89,35 @@ def _published(run: Run, step: float) -> _Published | None:
         return None
     value, deviation = float(known.mean[at][0]), float((known.high - known.mean)[at][0])
     return _Published(f"{value:.0f} ± {deviation:.0f}, {known.seeds} seeds", f"{known.label}: {known.note}")
+
+
+def _by_seed(found: Sequence[tuple[int, float]]) -> list[float]:
+    """Return a number per seed: the mean, where several runs have it."""
+    return [mean(value for its, value in found if its == seed) for seed in dict(found)]
+
+
+def _unfinished(runs: Sequence[Run], end: float) -> list[str]:
+    """Name the runs whose last evaluation is before the step of their row."""
+    series = [_by_real_steps(run, end) for run in runs]
+    return [
+        f"{name(run)} has evaluations until step {_last_step(its):.0f} only"
+        for run, its in zip(runs, series, strict=True)
+        if _is_behind(run, its, end)
+    ]
+
+
+def _not_yet(run: Run, series: Series, end: float) -> str:
+    """Say that a run has not reached a return, and by which step if it is to be evaluated further."""
+    return f"not by {_last_step(series):.0f}" if _is_behind(run, series, end) else "never"
+
+
+def _is_behind(run: Run, series: Series, end: float) -> bool:
+    """Say whether a run has yet to be evaluated further, up to the last step that counts."""
+    return _last_step(series) + run.options.eval_every <= min(run.options.steps, end)
+
+
+def _last_step(series: Series) -> float:
+    return max(series.steps.tolist(), default=0)
 
 
 def _by_real_steps(run: Run, end: float) -> Series:

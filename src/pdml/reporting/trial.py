@@ -28,6 +28,10 @@ EXPLAINS = {
 """Columns of progress.csv that may explain a result, with their titles and how they are written."""
 
 
+ROUNDING = 1e-9
+"""Shares are sums of fractions: two that are equal may differ by less than this."""
+
+
 class Window(NamedTuple):
     """The evaluations that count, by real steps: the same for all arms, which may differ in their warm-up."""
 
@@ -41,6 +45,7 @@ class Window(NamedTuple):
 class TrialRun(NamedTuple):
     """What a trial needs of one run."""
 
+    seed: int
     score: float
     """Mean return of its evaluations."""
     low_share: float
@@ -60,6 +65,11 @@ class ArmResult(NamedTuple):
     """Standard error of that difference; NaN if one of the two has fewer than two runs."""
     is_candidate: bool
     """Whether it is whole, ahead of the base, and its share of low evaluations is not larger."""
+
+    @property
+    def may_win(self) -> bool:
+        """Whether it is a candidate that is ahead by at least one standard error."""
+        return self.is_candidate and self.ahead >= self.error
 
     @property
     def scores(self) -> Float64[np.ndarray, " n"]:
@@ -83,7 +93,8 @@ def judge_trial(arms: dict[str, list[TrialRun]], base: str, seeds: int) -> list[
     """Compare every arm with the base, the highest score first.
 
     Args:
-        seeds: Runs that are planned per arm. With fewer, an arm is no candidate, nor is any before the base is whole.
+        seeds: Runs that are planned per arm. An arm is no candidate before it has the same seeds as the base, and the
+            base so many.
     """
     if base not in arms:
         raise UserError(f"base = '{base}': no such arm; there are: {', '.join(sorted(arms))}")
@@ -108,18 +119,25 @@ def trial_table(results: Sequence[ArmResult], base: str, seeds: int) -> str:
                 cell_text(finite_mean([run.explains[name] for run in arm.runs]), form)
                 for name, (_, form) in EXPLAINS.items()
             ),
-            "base" if arm.name == base else "candidate" if arm.is_candidate else "",
+            "base" if arm.name == base else _mark(arm),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
+def _mark(arm: ArmResult) -> str:
+    if not arm.is_candidate:
+        return ""
+    return f"candidate, ahead by {'at least' if arm.may_win else 'less than'} one standard error"
+
+
 def _judge(name: str, runs: list[TrialRun], base: list[TrialRun], seeds: int) -> ArmResult:
     ours, theirs = (np.array([run.score for run in each], np.float64) for each in (runs, base))
     low, standard_low = (finite_mean([run.low_share for run in each]) for each in (runs, base))
-    ahead, is_whole = finite_mean(ours) - finite_mean(theirs), min(len(runs), len(base)) >= seeds
+    ahead = finite_mean(ours) - finite_mean(theirs)
+    is_whole = len(base) == seeds and {run.seed for run in runs} == {run.seed for run in base}
     error = math.sqrt(mean_variance(ours) + mean_variance(theirs)) if len(ours) and len(theirs) else math.nan
-    return ArmResult(name, runs, ahead, error, is_whole and ahead > 0.0 and low <= standard_low)
+    return ArmResult(name, runs, ahead, error, is_whole and ahead > 0.0 and low <= standard_low + ROUNDING)
 
 
 def _read_run(path: Path, window: Window) -> TrialRun | None:
@@ -143,4 +161,5 @@ def _read_run(path: Path, window: Window) -> TrialRun | None:
         if step > window.first + window.settle:
             low.append(float(counts.low > before.low))
     explains = {column: finite_mean(progress.get(column, ())) for column in EXPLAINS}
-    return TrialRun(float(returns.mean()), finite_mean(low), explains)
+    seed = int(path.name.removeprefix("seed_"))
+    return TrialRun(seed, float(returns.mean()), finite_mean(low), explains)
