@@ -1,5 +1,6 @@
 """Callbacks of `pdml train` and `pdml resume`: the same that `Agent.learn` has, and what they end can be resumed."""
 
+import csv
 import json
 
 import heard
@@ -54,6 +55,13 @@ def test_they_hear_what_a_callback_in_python_hears_and_change_nothing(plain, tmp
     assert ours == [event[1:] for event in heard.HEARD if event[0] == "second"]
     assert [event[1] for event in ours if event[0] == "step"] == list(range(1, 131))
     assert [event[1] for event in ours if event[0] == "block"] == [80, 100, 120]
+    with (plain / "progress.csv").open() as file:
+        blocks = {int(row["step"]): row for row in csv.DictReader(file)}
+    for _, step, row in (event for event in ours if event[0] == "block"):
+        assert set(row) == set(blocks[step])
+        assert len(row) > 10
+        for column, cell in blocks[step].items():
+            assert repr(float(row[column])) == repr(float(cell or "nan")), column
     rows = [line.split(",") for line in (plain / "evaluations.csv").read_text().splitlines()[1:]]
     means = {int(rows[i][0]): (float(rows[i][2]) + float(rows[i + 1][2])) / 2 for i in (0, 2)}
     assert {event[1]: event[2] for event in ours if event[0] == "evaluation"} == pytest.approx(means)
@@ -85,7 +93,10 @@ def test_one_that_fails_ends_the_run_with_a_checkpoint_and_one_line(plain, tmp_p
     fault = "the callback Listener, at step 83, raised ValueError: the listener is tired"
     seen = f"; see {path / 'error.txt'}; resume with: pdml resume {path}"
     assert said.readouterr().err == f"pdml: the run failed ({fault}){seen}\n"
-    assert fault in (path / "error.txt").read_text()
+    told = (path / "error.txt").read_text()
+    assert fault in told
+    assert told.startswith("Traceback")
+    assert 'heard.py", line' in told
     heard.HEARD.clear()
     assert main(["resume", str(path), "--callback", "heard:Listener"]) == 0
     assert heard.HEARD[0] == ("", "step", 84)  # no step is done twice

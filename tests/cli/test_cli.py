@@ -145,6 +145,11 @@ def test_eval_prints_every_episode_and_repeats_itself(finished, capsys):
     assert capsys.readouterr().out == first
     assert main(["eval", str(finished), "--episodes", "3", "--stochastic"]) == 0
     assert capsys.readouterr().out != first
+    others = []
+    for _ in range(2):
+        assert main(["eval", str(finished), "--episodes", "3", "--seed", "1"]) == 0
+        others.append(capsys.readouterr().out)
+    assert others[0] == others[1] != first
 
 
 def test_eval_of_the_best_policy_repeats_the_evaluation_that_made_it_the_best(finished, capsys):

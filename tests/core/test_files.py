@@ -1,5 +1,8 @@
 """Files that are complete or not there at all."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from pdml.core.files import replaced
@@ -13,6 +16,25 @@ def test_a_file_gets_its_name_when_it_is_complete(tmp_path):
         assert not path.exists()
     assert path.read_text() == "one"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_on_disk_before_it_gets_its_name_and_its_name_after(tmp_path, monkeypatch):
+    """Else a power cut could leave a name without content."""
+    events, path, (sync, rename) = [], tmp_path / "a.txt", (os.fsync, Path.replace)
+
+    def synced(handle):
+        events.append(("sync", Path(f"/proc/self/fd/{handle}").resolve().name))
+        sync(handle)
+
+    def renamed(file, target):
+        events.append(("rename", target.name))
+        return rename(file, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    with replaced(path) as partial:
+        partial.write_text("one")
+    assert events == [("sync", partial.name), ("rename", "a.txt"), ("sync", tmp_path.name)]
 
 
 class Unwritable:

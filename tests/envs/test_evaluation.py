@@ -1,5 +1,7 @@
 """The evaluator: its seeds, its batches, and which environments it closes."""
 
+import signal
+import time
 from contextlib import closing
 
 import gymnasium
@@ -7,8 +9,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
+from pdml.core import signals
 from pdml.core.rng import Purpose, env_seed
-from pdml.envs.evaluation import MOST_ENVS, EpisodeResult, Evaluator
+from pdml.envs.evaluation import MOST_ENVS, EpisodeResult, Evaluator, evaluate
 
 
 class Counter(gymnasium.Env):
@@ -32,6 +35,23 @@ class Counter(gymnasium.Env):
 
     def close(self):
         self.closed = True
+
+
+class Endless(Counter):
+    """Its episodes do not end."""
+
+    def step(self, action):
+        obs, reward, _, _, info = super().step(action)
+        if self.left < -1000:
+            raise RuntimeError("nobody stopped it")
+        return obs, reward, False, False, info
+
+
+@pytest.mark.parametrize(("seconds", "ends"), [(6.0, True), (1.0, False)])
+def test_an_evaluation_is_abandoned_five_seconds_after_a_signal(monkeypatch, seconds, ends):
+    monkeypatch.setattr(signals, "_asked", [(signal.SIGTERM, time.monotonic() - seconds)])
+    with pytest.raises(signals.Stopped if ends else RuntimeError):
+        evaluate([Endless()], lambda obs, step: np.zeros((len(obs), 1)), seed=0, step=0, episodes=1)
 
 
 def evaluator(num_envs, borrowed=False):

@@ -1,5 +1,6 @@
 """A run that was stopped or damaged resumes as if nothing had happened; what cannot be resumed is refused."""
 
+import json
 import os
 import random
 import shutil
@@ -10,7 +11,7 @@ import pytest
 from run_files import assert_same_files
 from tiny import tiny_of
 
-from pdml.cli import main
+from pdml.cli import main, train
 from pdml.config.fields import change
 from pdml.config.files import to_json
 from pdml.core.errors import UserError
@@ -117,6 +118,22 @@ def test_a_run_whose_last_checkpoint_is_damaged_ends_as_it_did(copied, small):
         f"'{file}' is damaged: its checksum does not fit; trying the one before"
     ]
     assert_same_files(copied, small[0])
+
+
+def test_a_resumed_run_uses_its_threads_and_names_what_is_not_as_it_was(copied, monkeypatch, capsys):
+    file, prepared = copied / "metadata.json", []
+    known = json.loads(file.read_text())
+    now = known["versions"]["jax"]
+    known["versions"]["jax"], known["machine"]["threads"] = "0.0", 2
+    file.write_text(json.dumps(known))
+    monkeypatch.setattr(train, "available_threads", lambda: 2)
+    monkeypatch.setattr(train, "prepare", lambda threads: prepared.append(threads) or threads)
+    assert main(["resume", str(copied)]) == 0
+    assert prepared == [2]
+    said = [line for line in capsys.readouterr().err.splitlines() if "may differ" in line]
+    assert [line for line in said if "xla_flags" not in line] == [
+        f"pdml: jax is {now}, was 0.0: the last bits may differ from an unbroken run"
+    ]
 
 
 def test_a_foreign_checkpoint_is_found_and_the_one_before_is_used(copied, small, tmp_path):

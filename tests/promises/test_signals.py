@@ -85,6 +85,14 @@ def test_a_signal_ends_a_long_fit_within_ten_seconds(number, strike, tmp_path, m
     assert [file.name for file in saved_checkpoints(path)] == ["step_00000050.safetensors", "step_00000025.safetensors"]
 
 
+def test_the_same_signal_again_ends_the_process_at_once():
+    code = "import os, signal, time\nfrom pdml.core.signals import listening\nwith listening():\n"
+    code += "    os.kill(os.getpid(), signal.SIGTERM)\n    print('still here', flush=True)\n"
+    code += "    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(60)\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False)
+    assert (done.stdout, done.returncode) == ("still here\n", -signal.SIGTERM)
+
+
 @pytest.mark.slow
 def test_a_process_that_is_stopped_has_the_exit_code_of_its_signal(tmp_path):
     path = tmp_path / "run"

@@ -48,6 +48,13 @@ def test_onnx_gives_the_same_actions(tmp_path, smooth):
     np.testing.assert_allclose(one, made(observations(1)), atol=1e-6)
 
 
+def test_onnx_has_the_versions_that_the_docs_name(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    policy(True).to_onnx(tmp_path / "policy.onnx")
+    model = onnx.load(tmp_path / "policy.onnx")
+    assert (model.ir_version, [(each.domain, each.version) for each in model.opset_import]) == (8, [("", 17)])
+
+
 @pytest.mark.parametrize("smooth", [False, True])
 def test_npz_holds_all_that_the_recipe_of_the_docs_needs(tmp_path, smooth):
     made = policy(smooth)

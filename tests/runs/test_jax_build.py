@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from pdml.cli import main
@@ -22,6 +23,18 @@ def test_every_row_is_right_as_users_compile():
 
 def test_every_row_is_right_as_tests_compile():
     assert jax_build.wrong_rows(1e-5) == (0, 0)
+
+
+@pytest.mark.parametrize(("fault", "wrong"), [(1.13, (1, 1)), (1.0001, (0, 0))])
+def test_a_row_that_is_computed_wrong_is_found(monkeypatch, fault, wrong):
+    """JAX 0.10.2 was 13 % off; rounding is not a fault."""
+    real = jax.jit
+
+    def with_fault(function):
+        return lambda *arguments: real(function)(*arguments).at[3].multiply(fault)
+
+    monkeypatch.setattr(jax, "jit", with_fault)
+    assert jax_build.wrong_rows() == wrong
 
 
 @pytest.fixture

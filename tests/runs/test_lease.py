@@ -153,6 +153,22 @@ def test_a_run_is_taken_over_only_from_an_owner_that_is_dead_or_silent(facts, ol
             Lease(tmp_path)
 
 
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_the_clock_of_the_machine_does_not_count(ahead, tmp_path, monkeypatch):
+    """Both times are the file system's: machines that share it need not agree on the time."""
+    lease = Lease(tmp_path)
+    text = newest(tmp_path).read_text()
+    lease.free()
+    newest(tmp_path).write_text(text)
+    rewrite(tmp_path, host="elsewhere")
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + ahead)
+    with pytest.raises(BusyError, match=BUSY):
+        Lease(tmp_path)
+    silent(tmp_path)
+    assert Lease(tmp_path).number == 2
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]"])
 def test_a_lease_that_cannot_be_read_counts_until_it_is_silent(text, tmp_path):
     (tmp_path / "lease").mkdir()

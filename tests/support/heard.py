@@ -18,7 +18,7 @@ class Listener(pdml.Callback):
         return agent.steps != self.stop_at
 
     def on_block(self, agent, row):
-        HEARD.append((self.name, "block", row["step"]))
+        HEARD.append((self.name, "block", row["step"], dict(row)))
 
     def on_evaluation(self, agent, evaluation):
         HEARD.append((self.name, "evaluation", evaluation.step, evaluation.mean))
