@@ -23,9 +23,12 @@ RECIPES = ("early", "to_wandb", "to_mlflow", "to_chat", "plateau")
 
 @pytest.fixture(autouse=True)
 def recipes(tmp_path, monkeypatch):
-    """A directory with the modules of the page, and the fake libraries that they import."""
+    """A directory with the modules of the page, and the fake libraries that they import.
+
+    It is the current one, and that is where `pdml train` looks for modules: it is not on the path as a script finds it.
+    """
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "support" / "fake_trackers"))
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
     monkeypatch.chdir(tmp_path)
     save_modules(ROOT / "docs" / "callbacks.md", tmp_path)
     assert {path.stem for path in tmp_path.glob("*.py")} == set(RECIPES)
@@ -108,7 +111,8 @@ def test_a_run_stops_where_the_recipe_says(callback, last):
     assert Path("run/DONE").exists() == (last == 100)
 
 
-def test_a_plateau_is_so_many_evaluations_that_are_not_better_than_the_best():
+def test_a_plateau_is_so_many_evaluations_that_are_not_better_than_the_best(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(tmp_path))
     recipe = import_module("plateau").Plateau(evaluations=2)
     answers = [recipe.on_evaluation(None, Evaluation(0, (value,), (1,))) for value in (1.0, 3.0, 2.0, 4.0, 4.0, 3.0)]
     assert answers == [True, True, True, True, True, False]

@@ -4,11 +4,14 @@ import contextlib
 import csv
 import io
 import json
+import struct
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from tensorboardX.proto import event_pb2
+from tensorboardX.record_writer import masked_crc32c
 from tiny import TINY
 
 import pdml.training.loop
@@ -16,7 +19,9 @@ from pdml.cli import main
 from pdml.config.fields import leaves
 from pdml.config.files import from_json
 from pdml.config.parse import shown
+from pdml.runs.lease import Lease
 from pdml.runs.tensor_file import read_arrays
+from pdml.runs.tensorboard import Board
 
 
 def train(path, *words, method="pdml"):
@@ -67,6 +72,43 @@ def test_a_run_leaves_a_complete_directory(finished):
     assert any(name.startswith("model") for name in arrays)
     assert any(name.startswith("agent.actor") for name in arrays)
     assert len(arrays["replay.rows"]) == 80
+
+
+def tensorboard_events(path):
+    """Read the events of a file; their checksums are right."""
+    content, at, found = path.read_bytes(), 0, []
+    while at < len(content):
+        (length,) = struct.unpack_from("<Q", content, at)
+        head, body = content[at : at + 8], content[at + 12 : at + 12 + length]
+        assert struct.unpack_from("<I", content, at + 8) == (masked_crc32c(head),)
+        assert struct.unpack_from("<I", content, at + 12 + length) == (masked_crc32c(body),)
+        found.append(event_pb2.Event.FromString(body))
+        at += 16 + length
+    return found
+
+
+def test_tensorboard_has_the_numbers_of_progress(finished):
+    (file,) = finished.glob("events.out.tfevents*")
+    events = tensorboard_events(file)
+    assert events[0].file_version == "brain.Event:2"
+    shown = {(event.step, value.tag): value.simple_value for event in events for value in event.summary.value}
+    table = rows(finished / "progress.csv")
+    for row in table:
+        numbers = {name: float(text) for name, text in row.items() if "/" in name and text not in ("", "nan")}
+        assert len(numbers) > 10
+        for name, number in numbers.items():
+            assert shown[int(row["step"]), name] == pytest.approx(number, rel=1e-6), name
+
+
+def test_tensorboard_discards_what_came_after_the_step_of_a_resumed_run(tmp_path):
+    lease = Lease(tmp_path)
+    Board(lease, 100).add({"a/b": 1.5}, 120)
+    lease.free()
+    (file,) = tmp_path.glob("events.out.tfevents*.100")
+    first, start, event = tensorboard_events(file)
+    assert first.file_version == "brain.Event:2"
+    assert (start.step, start.session_log.status) == (101, event_pb2.SessionLog.START)
+    assert (event.step, [(value.tag, value.simple_value) for value in event.summary.value]) == (120, [("a/b", 1.5)])
 
 
 def test_progress_has_a_row_per_block_with_both_counts_and_all_metrics(finished):
