@@ -199,6 +199,15 @@ def test_errors_are_drawn_as_diagnosed(many, tmp_path):
     assert "pdml seed 2: ends at step 2000, others at 4000; later points average fewer seeds" in notes
 
 
+def test_an_axis_of_errors_does_not_go_below_zero(tmp_path):
+    write_run(tmp_path / "run", diagnose=True)
+    rows = model_errors.one_step_errors(read.read_all([tmp_path])).rows
+    for row, mean in zip(rows, (9.0, 1.0), strict=False):  # half the range of the means below the smallest is −3
+        row |= {"mean": mean, "low": -5.0, "high": 20.0}
+    current, _ = KINDS["errors"].draw(rows).axes
+    assert current.get_ylim()[0] == 0.0
+
+
 def test_compounding_errors_are_drawn_over_depth_at_the_last_common_step(many, tmp_path):
     rows, figure, notes = made(many, "compounding", tmp_path)
     assert {row["step"] for row in rows} == {2000}

@@ -63,14 +63,18 @@ def _band(axis: Axes, rows: list[Row], x: str, line: Line, text: str) -> None:
     axis.fill_between(place, _values(rows, "low"), _values(rows, "high"), color=line.color, alpha=0.18, linewidth=0)
 
 
-def _focus(axis: Axes, rows: list[Row]) -> None:
-    """Let the means set the vertical range: intervals of two or three seeds can be very wide."""
+def _focus(axis: Axes, rows: list[Row], least: float = -math.inf) -> None:
+    """Let the means set the vertical range: intervals of two or three seeds can be very wide.
+
+    Args:
+        least: No value is smaller, though an interval may go below it.
+    """
     means = _values(rows, "mean")
     means = means[np.isfinite(means)]
     if len(means):
         room = max(float(np.ptp(means)), 0.05 * float(np.abs(means).max()), 1e-12)
         low, high = axis.get_ylim()
-        axis.set_ylim(max(low, float(means.min()) - room / 2), min(high, float(means.max()) + room / 2))
+        axis.set_ylim(max(low, least, float(means.min()) - room / 2), min(high, float(means.max()) + room / 2))
 
 
 def draw_curves(rows: list[Row]) -> Figure:
@@ -162,7 +166,7 @@ def draw_errors(rows: list[Row]) -> Figure:
             _band(axis, _of(rows, curve=curve, error=kind), "step", line, curve)
         axis.set_title(title)
         _label_steps(axis)
-        _focus(axis, rows)
+        _focus(axis, rows, least=0.0)
     axes[0].set_ylabel("one-step error of the state (L2)")
     axes[0].legend(fontsize=8)
     return figure
@@ -179,7 +183,7 @@ def draw_compounding(rows: list[Row]) -> Figure:
         axis.set_title(f"step {step}")
         axis.set_xlabel("depth of the rollout")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _focus(axis, _of(rows, step=step))
+        _focus(axis, _of(rows, step=step), least=0.0)
     axes[0].set_ylabel("error of the state (L2)")
     axes[0].legend(fontsize=8)
     return figure
