@@ -249,6 +249,8 @@ def test_a_file_of_an_older_version_does_not_take_over_a_new_default(monkeypatch
         "agent.exploration",
         "double.kl_bound",
     ]
+    del data["env_timeout"]  # another setting that it does not know
+    assert from_json(json.dumps(data), "x").learning.double.kl_bound == 0.0
     by_hand = from_json('{"format": 2, "env": "Hopper-v5", "method": "dhmbpo"}', "x")
     assert by_hand == defaults("Hopper-v5", "dhmbpo")
 

@@ -127,13 +127,17 @@ def test_a_short_table_counts_seeds_and_not_runs(tmp_path):
 def test_a_run_that_is_not_finished_is_named_below_the_table(tmp_path):
     write_run(tmp_path / "whole", returns=[0.0, 0.0, 0.0, 100.0])
     write_run(tmp_path / "half", seed=1, returns=[0.0, 200.0], finished=False)
-    runs, said = read.read_all([tmp_path]), "pdml seed 1 has evaluations until step 7000 only."
+    runs, said = read.read_all([tmp_path]), "pdml seed 1 is not finished; its last evaluation is at step 7000."
     row, _, note = seed_table(runs).splitlines()[2:]
-    assert row.endswith("| never, not by 7000 |")
+    assert row.endswith("| never, not yet |")
     assert note == said
     assert short_table(runs).endswith(f"\n{said}")
     assert said not in seed_table(runs, until=7000)
     assert seed_table(runs, until=7000).endswith("| never, never |")
+    done = write_run(tmp_path / "done", seed=2, returns=[0.0, 200.0])  # by episodes, of which the last was long
+    assert seed_table(read.read_all([done])).endswith("| never |")
+    write_run(tmp_path / "short", seed=3, steps=2000, returns=[0.0, 200.0])
+    assert seed_table(read.read_all([tmp_path])).endswith("\npdml seed 3 ends at step 7000.")
 
 
 def test_runs_of_several_environments_have_a_table_each(two_tasks, capsys):

@@ -83,9 +83,19 @@ def test_no_arm_is_a_candidate_before_the_base_is_whole():
 
 def test_an_arm_with_other_seeds_than_the_base_is_no_candidate():
     arms = {"base": runs_of((500.0, 600.0)), "arm": runs_of((800.0, 900.0), first=0)}
-    assert not any(arm.is_candidate for arm in judge_trial(arms, "base", seeds=2))
+    results = judge_trial(arms, "base", seeds=2)
+    assert not any(arm.is_candidate for arm in results)
+    assert "| arm | 2, other seeds |" in trial_table(results, "base", seeds=2)
     arms["arm"] = runs_of((800.0, 900.0, 900.0))
     assert not any(arm.is_candidate for arm in judge_trial(arms, "base", seeds=2))
+    with pytest.raises(UserError, match="seeds = 1: the base has 2 runs"):
+        judge_trial(arms, "base", seeds=1)
+
+
+def test_a_lead_without_a_standard_error_is_not_called_small():
+    arms = {"base": runs_of((500.0,)), "arm": runs_of((999.0,))}
+    results = judge_trial(arms, "base", seeds=1)
+    assert trial_table(results, "base", seeds=1).splitlines()[2].endswith("| candidate |")
 
 
 def test_equal_shares_are_equal_in_whatever_order_they_are_added():
@@ -101,19 +111,19 @@ def test_equal_shares_are_equal_in_whatever_order_they_are_added():
             assert next(arm for arm in judge_trial(arms, "base", seeds=3) if arm.name == "arm").is_candidate
 
 
-@pytest.mark.parametrize(("ahead", "may_win"), [(81.4, False), (82.0, True)])
-def test_the_default_needs_a_lead_of_one_standard_error(ahead, may_win):
+@pytest.mark.parametrize(("ahead", "is_clear"), [(81.4, False), (82.0, True)])
+def test_the_default_needs_a_lead_of_one_standard_error(ahead, is_clear):
     """Of arms with a deviation of 100: 100 times the root of two thirds, 81.6."""
     arms = {"base": runs_of((500.0, 600.0, 700.0)), "arm": runs_of([value + ahead for value in (500.0, 600.0, 700.0)])}
     results = judge_trial(arms, "base", seeds=3)
-    assert (results[0].name, results[0].is_candidate, results[0].may_win) == ("arm", True, may_win)
-    by = "at least" if may_win else "less than"
+    assert (results[0].name, results[0].is_candidate, results[0].is_clear) == ("arm", True, is_clear)
+    by = "at least" if is_clear else "less than"
     assert f"| candidate, ahead by {by} one standard error |" in trial_table(results, "base", seeds=3)
 
 
 def test_the_error_is_the_standard_error_of_the_difference():
     arms = {"base": runs_of((500.0, 600.0, 700.0)), "arm": runs_of((700.0, 1000.0))}
-    best, base = judge_trial(arms, "base", seeds=2)
+    best, base = judge_trial(arms, "base", seeds=3)
     assert (best.name, base.name) == ("arm", "base")
     assert best.error == pytest.approx(math.sqrt(100.0**2 / 3 + 45000.0 / 2))
 

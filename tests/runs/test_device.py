@@ -191,3 +191,12 @@ def test_the_peak_is_that_of_the_faster_library(monkeypatch, by_numpy, by_jax):
     marks = accumulate(chain.from_iterable((0.1, took) for took in (by_numpy, by_jax) * 3))
     monkeypatch.setattr(device, "time", SimpleNamespace(perf_counter=lambda: next(marks)))
     assert device.matmul_peak(size=8, repeats=3) == pytest.approx(2 * 8**3 / 0.5)
+
+
+@pytest.mark.parametrize(("of_cpu", "products"), [(True, 3), (False, 6)])
+def test_the_peak_of_a_cpu_is_not_that_of_a_gpu(monkeypatch, of_cpu, products):
+    seen = iter(range(100))
+    monkeypatch.setattr(device, "uses_gpu", lambda: True)
+    monkeypatch.setattr(device, "time", SimpleNamespace(perf_counter=lambda: float(next(seen))))
+    assert device.matmul_peak(size=8, repeats=3, of_cpu=of_cpu) == 2 * 8**3
+    assert next(seen) == 2 * products  # each was timed from its start to its end

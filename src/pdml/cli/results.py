@@ -74,7 +74,7 @@ def _claims_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measure each claim of the paper on the runs below the given directories: a number per seed, an interval over\n"
         "seeds, and a verdict by the rules of results/PLAN.md, once all planned seeds are done. Runs that are too\n"
-        "short for a claim do not count for it."
+        "short for a claim, or are not evaluated every 1000 steps in 10 episodes, do not count for it."
     )
     parser.add_argument("paths", metavar="RUN", type=path_named("run"), nargs="+", help="directories of runs")
     parser.add_argument(
@@ -90,7 +90,7 @@ def _claims_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def _claims(options: argparse.Namespace) -> int:
-    from pdml.reporting.claims import claims_table, judge
+    from pdml.reporting.claims import claims_table, judge, unreadable
     from pdml.reporting.paper_claims import paper_claims
     from pdml.reporting.read import read_all
 
@@ -103,7 +103,7 @@ def _claims(options: argparse.Namespace) -> int:
     problems: list[str] = []
     runs = read_all(options.paths, problems)
     print(claims_table([judge(claim, runs) for claim in known if names[claim] & wanted], options.short))
-    return name_problems([*problems, *(problem for run in runs for problem in run.problems)])
+    return name_problems([*problems, *(problem for run in runs for problem in unreadable(run))])
 
 
 def _rebuild_parser(parser: argparse.ArgumentParser) -> None:
@@ -199,7 +199,8 @@ def _trial_parser(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Compare arms of one method and task that differ in settings: mean return of all evaluations, its difference\n"
         "to that of the base with its standard error, and the share of low evaluations: those below half of the best\n"
-        "so far. A candidate has all its seeds, a higher mean return than the base, and no larger share."
+        "so far. A candidate has the seeds of the base, a higher mean return and no larger share. Only one\n"
+        "that is ahead by at least one standard error can become the default, by the rule of results/PLAN.md."
     )
     parser.add_argument(
         "path", metavar="DIR", type=path_named("trial"), help="has a run at DIR/ARM/seed_K for each seed"

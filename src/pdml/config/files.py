@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from pdml.config.defaults import defaults
-from pdml.config.fields import different, get, leaves
+from pdml.config.fields import change, different, get, leaves
 from pdml.config.parse import check_type, shown
 from pdml.config.schema import Config, RunConfig, Settings
 from pdml.config.tasks import Task, TaskSizes, known_task
@@ -29,7 +29,10 @@ LATER = frozenset(
         "double.zero_bounds",
     )
 )
-"""Settings that files of older versions lack. Their runs did what the schema's default does, whatever a method's is."""
+"""Settings that files of older versions lack. Their runs did what the schema's default does, whatever a method's is.
+
+A new setting belongs here if its default in the schema is what was done without it.
+"""
 
 
 def to_json(settings: Settings) -> str:
@@ -40,7 +43,9 @@ def to_json(settings: Settings) -> str:
 
 
 def from_json(text: str, source: str, sizes: TaskSizes | None = None) -> Settings:
-    """Read what `to_json` wrote, or a part of it: what a file leaves out takes the method's default on the environment.
+    """Read what `to_json` wrote, or a part of it: what is left out takes the method's default on the environment.
+
+    In a file that an older version wrote, settings that came later have the values of `LATER`.
 
     Args:
         source: The file's name, for messages.
@@ -56,8 +61,11 @@ def from_json(text: str, source: str, sizes: TaskSizes | None = None) -> Setting
     env, method, preset = (data.get(name, getattr(Config, name)) for name in ("env", "method", "preset"))
     for name, value in (("env", env), ("method", method), ("preset", preset)):
         check_type(name, value, str)
-    missing = {leaf.name for leaf in leaves() if not _has(data, leaf.name)}
-    base = Settings() if missing <= LATER else defaults(env, method, preset, known_task(env, sizes))
+    base, missing = Settings(), {leaf.name for leaf in leaves() if not _has(data, leaf.name)}
+    if missing:
+        base = defaults(env, method, preset, known_task(env, sizes))
+        if all(_has(data, leaf.name.rpartition(".")[0]) for leaf in leaves() if "." in leaf.name):  # not by hand
+            base = change(base, {name: get(Settings(), name) for name in missing & LATER})
     own = {item.name for item in fields(RunConfig)}
     run = {name: value for name, value in data.items() if name in own}
     learning = {name: value for name, value in data.items() if name not in own}

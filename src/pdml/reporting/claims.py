@@ -5,6 +5,7 @@ The measures and rules are those of `results/PLAN.md`, which was written before 
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,10 @@ from pdml.reporting.statistics import Estimate
 
 Measure = Callable[[Run], float]
 """One number per run; NaN if the run does not have it."""
+
+
+CONVERGED, WEIGHTINGS = Path("analysis", "converged.csv"), Path("analysis", "weightings.csv")
+"""The files of a run's analyses that claims read."""
 
 
 class ClaimArm(NamedTuple):
@@ -146,7 +151,7 @@ def converged_gap(run: Run) -> float:
     The mean over archived steps of its error on fresh steps of the archived policy, minus the run's overall error. NaN
     unless every archived step was analysed.
     """
-    table = read_table(run.path / "analysis" / "converged.csv", ("step", "converged_l2"), [])
+    table = read_table(run.path / CONVERGED, ("step", "converged_l2"), [])
     overall = dict(zip(run.diagnostics.get("step", ()), run.diagnostics.get("overall_l2", ()), strict=True))
     further = dict(zip(table.get("step", ()), table.get("converged_l2", ()), strict=True))
     gaps = [further.get(step, math.nan) - overall.get(step, math.nan) for step in run.options.archive_at]
@@ -161,12 +166,20 @@ def weighting_ratio(ours: str, theirs: str, steps: Sequence[int]) -> Measure:
 
     def measure(run: Run) -> float:
         names = ("step", f"{ours}_l2", f"{theirs}_l2")
-        table = read_table(run.path / "analysis" / "weightings.csv", names, [])
+        table = read_table(run.path / WEIGHTINGS, names, [])
         columns = [table.get(name, np.zeros(0)) for name in names]
         found = {step: one / other for step, one, other in zip(*columns, strict=True) if min(one, other) > 0.0}
         return math.exp(float(np.mean([math.log(found.get(step, math.nan)) for step in steps])))
 
     return measure
+
+
+def unreadable(run: Run) -> list[str]:
+    """Name what could not be read of a run and of its analyses."""
+    problems = list(run.problems)
+    for file in (CONVERGED, WEIGHTINGS):
+        read_table(run.path / file, ("step",), problems)
+    return problems
 
 
 def judge(claim: Claim, runs: Sequence[Run]) -> Judged:

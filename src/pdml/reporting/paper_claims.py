@@ -58,7 +58,7 @@ def paper_claims() -> list[Claim]:
         _ours("C7*", "is it policy distance? PDML ahead of every block weighing the same", EVERY_BLOCK_THE_SAME, LONG),
         _one_step_error(PDML, MBPO, LONG),
         *(_one_step_error(ours, theirs, steps) for ours, theirs, steps in elsewhere),
-        _same_data("uniform ones", "uniform", "about half between runs", 0.5),
+        _same_data("uniform ones", "uniform", "read here as half", 0.5),
         _same_data("blocks weighing the same", "blocks"),
         compounding,
         *(
@@ -108,9 +108,9 @@ def _one_step_error(ours: ClaimArm, theirs: ClaimArm, steps: int) -> Claim:
         says, size = f"PDML's one-step error on {ours.env} is below MBPO's", _paper_error_ratio(ours.env, 20_000)
         paper = f"{size:.2f} of it at 20k steps"
     else:
-        says, size = f"PDML's one-step error on {ours.env} is about half of MBPO's", 0.5
+        says, size = f"PDML's one-step error on {ours.env} is much smaller than MBPO's", 0.5
         ratios = " and ".join(f"{_paper_error_ratio(env, 20_000):.2f} on {env.removesuffix('-v5')}" for env in TABLES)
-        paper = f"no number; {ratios} at 20k steps"
+        paper = f"no number, read here as half; {ratios} at 20k steps"
     return Claim(
         "C8", says, paper,
         diagnosed("current_l2", steps), "one-step error on the current policy, mean over diagnoses", ours, theirs,

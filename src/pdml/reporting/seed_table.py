@@ -32,15 +32,15 @@ def seed_table(runs: Sequence[Run], goal: float = 950.0, last: int = 1, until: i
         found = [(seed, value) for seed, series in seen if not math.isnan(value := last_mean(series, last))]
         reached = [first_reaching(series, goal) for _, series in seen]
         first = ", ".join(
-            f"{step:.0f}" if math.isfinite(step) else _not_yet(run, series, end)
-            for step, run, (_, series) in zip(reached, group, seen, strict=True)
+            f"{step:.0f}" if math.isfinite(step) else "not yet" if _is_behind(run, end) else "never"
+            for step, run in zip(reached, group, strict=True)
         )
         of_seed = [", ".join(f"{value:.0f}" for its, value in found if its == seed) or "–" for seed in seeds]
         cells = " | ".join(of_seed)
         values = _by_seed(found)
         spread = f"{mean(values):.0f} ± {stdev(values):.0f}" if len(values) > 1 else "–"
         lines.append(f"| {curve} | {min(group[0].options.steps, end):.0f} | {cells} | {spread} | {first} |")
-    return "\n".join([*lines, *(f"\n{note}." for note in [*shared_settings(runs), *_unfinished(runs, end)])])
+    return "\n".join([*lines, *(f"\n{note}." for note in [*shared_settings(runs), *_ends(runs, end)])])
 
 
 def short_table(runs: Sequence[Run], last: int = 1, until: int | None = None) -> str:
@@ -56,7 +56,7 @@ def short_table(runs: Sequence[Run], last: int = 1, until: int | None = None) ->
     end = math.inf if until is None else until
     title = "last evaluation" if last == 1 else f"mean of the last {last} evaluations"
     lines = [f"| method | steps | seeds | {title} | published |", "|---|---|---|---|---|"]
-    notes = [f"\n{note}." for note in [*shared_settings(runs), *_unfinished(runs, end)]]
+    notes = [f"\n{note}." for note in [*shared_settings(runs), *_ends(runs, end)]]
     for curve, group in groups(runs).items():
         found = [(run.config.seed, last_mean(_by_real_steps(run, end), last)) for run in group]
         values = _by_seed([(seed, value) for seed, value in found if not math.isnan(value)])
@@ -96,28 +96,26 @@ def _by_seed(found: Sequence[tuple[int, float]]) -> list[float]:
     return [mean(value for its, value in found if its == seed) for seed in dict(found)]
 
 
-def _unfinished(runs: Sequence[Run], end: float) -> list[str]:
-    """Name the runs whose last evaluation is before the step of their row."""
-    series = [_by_real_steps(run, end) for run in runs]
-    return [
-        f"{name(run)} has evaluations until step {_last_step(its):.0f} only"
-        for run, its in zip(runs, series, strict=True)
-        if _is_behind(run, its, end)
-    ]
+def _ends(runs: Sequence[Run], end: float) -> list[str]:
+    """Name the runs that end before the step of their row, or have not come to it."""
+    notes = []
+    for group in groups(runs).values():
+        for run in group:
+            if _is_behind(run, end):
+                notes.append(f"{name(run)} is not finished; its last evaluation is at step {_last_step(run, end):.0f}")
+            elif run.options.steps < min(group[0].options.steps, end):
+                notes.append(f"{name(run)} ends at step {run.options.steps}")
+    return notes
 
 
-def _not_yet(run: Run, series: Series, end: float) -> str:
-    """Say that a run has not reached a return, and by which step if it is to be evaluated further."""
-    return f"not by {_last_step(series):.0f}" if _is_behind(run, series, end) else "never"
+def _is_behind(run: Run, end: float) -> bool:
+    """Say whether a run has yet to be evaluated, up to the last step that counts."""
+    return run.status != "done" and _last_step(run, end) + run.options.eval_every <= min(run.options.steps, end)
 
 
-def _is_behind(run: Run, series: Series, end: float) -> bool:
-    """Say whether a run has yet to be evaluated further, up to the last step that counts."""
-    return _last_step(series) + run.options.eval_every <= min(run.options.steps, end)
-
-
-def _last_step(series: Series) -> float:
-    return max(series.steps.tolist(), default=0)
+def _last_step(run: Run, end: float) -> float:
+    """Return the real step of a run's last evaluation up to a step; 0 before the first."""
+    return max(_by_real_steps(run, end).steps.tolist(), default=0)
 
 
 def _by_real_steps(run: Run, end: float) -> Series:

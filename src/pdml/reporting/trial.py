@@ -67,9 +67,9 @@ class ArmResult(NamedTuple):
     """Whether it is whole, ahead of the base, and its share of low evaluations is not larger."""
 
     @property
-    def may_win(self) -> bool:
-        """Whether it is a candidate that is ahead by at least one standard error."""
-        return self.is_candidate and self.ahead >= self.error
+    def is_clear(self) -> bool:
+        """Whether it is ahead by at least one standard error."""
+        return self.ahead >= self.error
 
     @property
     def scores(self) -> Float64[np.ndarray, " n"]:
@@ -98,12 +98,15 @@ def judge_trial(arms: dict[str, list[TrialRun]], base: str, seeds: int) -> list[
     """
     if base not in arms:
         raise UserError(f"base = '{base}': no such arm; there are: {', '.join(sorted(arms))}")
+    if len(arms[base]) > seeds:
+        raise UserError(f"seeds = {seeds}: the base has {len(arms[base])} runs")
     judged = [_judge(name, runs, arms[base], seeds) for name, runs in arms.items()]
     return sorted(judged, key=lambda arm: -finite_mean(arm.scores) if arm.runs else math.inf)
 
 
 def trial_table(results: Sequence[ArmResult], base: str, seeds: int) -> str:
     """Write a trial as a Markdown table, a row per arm."""
+    planned = {run.seed for arm in results if arm.name == base for run in arm.runs}
     titles = [title for title, _ in EXPLAINS.values()]
     names = ["arm", "seeds", "mean return ± deviation", f"ahead of {base} ± standard error", "low evaluations", *titles]
     lines = [f"| {' | '.join([*names, ''])} |", "|---" * (len(names) + 1) + "|"]
@@ -111,7 +114,7 @@ def trial_table(results: Sequence[ArmResult], base: str, seeds: int) -> str:
         deviation = math.sqrt(mean_variance(arm.scores) * len(arm.runs)) if arm.runs else math.nan
         cells = [
             arm.name.replace("|", "\\|"),
-            f"{len(arm.runs)}" if len(arm.runs) >= seeds else f"{len(arm.runs)} of {seeds}",
+            _seeds_text(arm, planned, seeds),
             cell_text(finite_mean(arm.scores), "{:.0f}") + cell_text(deviation, " ± {:.0f}", ""),
             "–" if arm.name == base else cell_text(arm.ahead, "{:+.0f}") + cell_text(arm.error, " ± {:.0f}", ""),
             cell_text(100 * finite_mean([run.low_share for run in arm.runs]), "{:.0f} %"),
@@ -125,10 +128,16 @@ def trial_table(results: Sequence[ArmResult], base: str, seeds: int) -> str:
     return "\n".join(lines)
 
 
+def _seeds_text(arm: ArmResult, planned: set[int], seeds: int) -> str:
+    """Return how many runs an arm has, and whether their seeds are not those of the base."""
+    count = f"{len(arm.runs)}" if len(arm.runs) >= seeds else f"{len(arm.runs)} of {seeds}"
+    return count if len(arm.runs) < seeds or {run.seed for run in arm.runs} == planned else f"{count}, other seeds"
+
+
 def _mark(arm: ArmResult) -> str:
-    if not arm.is_candidate:
-        return ""
-    return f"candidate, ahead by {'at least' if arm.may_win else 'less than'} one standard error"
+    if not arm.is_candidate or math.isnan(arm.error):
+        return "candidate" if arm.is_candidate else ""
+    return f"candidate, ahead by {'at least' if arm.is_clear else 'less than'} one standard error"
 
 
 def _judge(name: str, runs: list[TrialRun], base: list[TrialRun], seeds: int) -> ArmResult:

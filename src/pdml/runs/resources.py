@@ -147,7 +147,8 @@ def require(needs: Needs, path: Path) -> None:
 def describe_needs(needs: Needs) -> str:
     """Say in one line what a run will need; the time is an estimate from the speed of this machine when it is idle."""
     # Products of a few milliseconds: some of them run undisturbed, also while other processes compute.
-    speed, memory, disk = EFFICIENCY * matmul_peak(size=512, repeats=20), _size(needs.memory), _size(needs.disk)
+    speed = EFFICIENCY * matmul_peak(size=512, repeats=20, of_cpu=True)
+    memory, disk = _size(needs.memory), _size(needs.disk)
     took, first = duration(needs.flop / speed), duration(needs.first / speed)
     line = (
         f"needs about {memory} of memory, {disk} of disk and, on an idle machine, {took} and the environment's own time"

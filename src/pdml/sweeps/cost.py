@@ -251,12 +251,14 @@ def _runs_at(places: Sequence[Path]) -> Iterator[Path]:
 def _peak(threads: int) -> float:
     """Return this machine's matmul peak with a number of threads, which a process of its own sets at its start."""
     # Products of a few milliseconds: some of them run undisturbed, also while other processes compute.
-    code = "from pdml.runs.device import matmul_peak, prepare\n"
-    code += f"prepare({threads}); print(matmul_peak(size=512, repeats=60))"
-    words, env = [sys.executable, "-c", code], {**os.environ, "JAX_TRACEBACK_FILTERING": "off"}
+    code = "from pdml.runs.device import available_threads, matmul_peak, prepare\n"
+    code += f"prepare(min({threads}, available_threads())); print(matmul_peak(size=512, repeats=60, of_cpu=True))"
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    words, env = [sys.executable, "-c", code], {**os.environ, **limits, "JAX_TRACEBACK_FILTERING": "off"}
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError(f"the speed of this machine could not be measured: {done.stderr.strip().splitlines()[-1]}")
+        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise UserError(f"the speed of this machine could not be measured: {why}")
     return float(done.stdout)
 
 
