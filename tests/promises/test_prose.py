@@ -259,6 +259,7 @@ def test_how_much_training_further_lowers_the_error():
 
 
 SET_A = ("pdml", "mbpo", "decay-mbpo-mixture.decay=1.0")
+SET_B = ("decay-mbpo", "pdml-model-only", "pdml-starts-only", "pdml-mixture.misaligned=true")
 
 
 @pytest.fixture(scope="module")
@@ -364,6 +365,15 @@ def test_arms_of_a_seed_are_the_same_run_until_weights_begin(set_a):
     for seed in range(3):  # made on machines that round the same
         found = {evaluation(run, 6000) for runs in set_a.values() for run in runs if run.config.seed == seed}
         assert len(found) == 1
+    arms = [ROOT / "results" / "Hopper-v5" / arm / "seed_0" for arm in (*SET_A, *SET_B)]
+    assert len({evaluation(run, 6000) for run in read_all(arms)}) == 1
+    told = [json.loads((arm / "metadata.json").read_text()) for arm in arms]
+    assert len({each["commit"] for each in told}) == 2
+    assert max(each["started"] for each in told[: len(SET_A)]) < min(each["started"] for each in told[len(SET_A) :])
+    said = (
+        "seed 0 has the same first evaluation, to the last digit, in runs of set A at its first commit and in runs of"
+    )
+    assert f"{said} set B, which came after all of them." in text_of("results/Hopper-v5/README.md")
 
 
 def test_the_text_on_temperatures(set_a):
