@@ -8,6 +8,7 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 
+from pdml.config.schema import MixtureConfig
 from pdml.reporting import published
 from pdml.reporting.behaviour import stands
 from pdml.reporting.claims import bin_return, judge, mean_return
@@ -441,6 +442,16 @@ def test_the_text_on_what_the_paper_says():
         ratios[env] = sums[0] / sums[1]
     walker, cheetah = ratios.values()
     assert f"PDML's error is there {walker:.2f} and {cheetah:.2f} of MBPO's on average" in page
+
+
+def test_the_text_on_the_cost_of_weighting():
+    more = []
+    for env in ("Hopper-v5", "Pusher-v5"):
+        ours, theirs = (published.training_hours(env, arm) for arm in SET_A[:2])
+        more.append(f"{100 * (ours / theirs - 1):.1f} %")
+    assert f"rounded to 0.1: {more[0]} more on Hopper, {more[1]} on Pusher." in text_of("docs/claims.md")
+    assert "It compares policies on 2048 states" in text_of("docs/claims.md")
+    assert MixtureConfig().reservoir == 2048
 
 
 def test_the_text_on_the_pendulum():
