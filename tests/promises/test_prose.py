@@ -346,7 +346,8 @@ def test_the_returns_that_choose_a_method(set_a, arms):
         mean(mean(evaluation(run, step) for step in range(6000, 20_001, 1000)) for run in runs) for runs in compared
     )
     assert [len(runs) for runs in compared] == [4, 5, 5]
-    said = f"`dhmbpo`: mean return {double:.0f} over steps 6000 to 20 000 of Hopper here (4 seeds), `mbpo` {mbpo:.0f}, "
+    said = "`dhmbpo`: [mean return](results/double-horizon/Hopper-v5/README.md)"
+    said += f" {double:.0f} over steps 6000 to 20 000 of Hopper here (4 seeds), `mbpo` {mbpo:.0f}, "
     assert f"{said}`pdml` {pdml:.0f} (5 each);" in text_of("README.md")
 
 

@@ -182,6 +182,7 @@ def test_a_damaged_row_is_named_and_the_table_is_printed_all_the_same(tmp_path, 
         file.write("oh\n")
     (path / "analysis").mkdir()
     (path / "analysis" / "converged.csv").write_text("step,converged_l2\n6000,0.1\n80\n")
+    (path / "analysis" / "weightings.csv").write_text("step,uniform_l2\n6000,0.1\n")
     assert main(["results", "claims", str(tmp_path), "--only", "C1"]) == 2
     printed = capsys.readouterr()
     assert printed.out.count("| C1 |") == 1
@@ -189,6 +190,7 @@ def test_a_damaged_row_is_named_and_the_table_is_printed_all_the_same(tmp_path, 
         f"config = '{tmp_path}/other/config.json': not a configuration written by this package",
         "/run/evaluations.csv: line 10 is damaged and was left out",
         "/run/analysis/converged.csv: line 3 is damaged and was left out",
+        "/run/analysis/weightings.csv: its header is damaged; nothing was read from it",
     ]
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from pdml.config.fields import change, different, get, leaves
+from pdml.config.fields import change, different, get, read_by
 from pdml.config.methods import METHODS, PRESETS, ByTask, Changes, readers
 from pdml.config.schema import AgentConfig, AmpoConfig, Config, RolloutConfig, RunConfig, Settings
 from pdml.config.tasks import Task, listed_task
@@ -37,8 +37,8 @@ def defaults(env: str, method: str = "pdml", preset: str = "paper", task: Task |
         RunConfig(steps=task.budget),
     )
     settings = change(settings, {**_on(record.changes, task), **record.fixes})
-    read = {leaf.name for leaf in leaves() if method in leaf.methods}
-    return change(settings, {name: value for name, value in _on(chosen.changes, task).items() if name in read})
+    of_preset = _on(chosen.changes, task)
+    return change(settings, {name: value for name, value in of_preset.items() if name in read_by(method)})
 
 
 def _on(changes: Changes, task: Task) -> Changes:

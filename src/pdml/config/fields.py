@@ -46,6 +46,12 @@ def _leaves(record: type, prefix: str = "", needs: tuple[Feature, ...] = ()) -> 
 
 
 @cache
+def read_by(method: str) -> frozenset[str]:
+    """Return the names of the settings that a method reads."""
+    return frozenset(leaf.name for leaf in leaves() if method in leaf.methods)
+
+
+@cache
 def run_names() -> frozenset[str]:
     """Return the names of the settings of a run; all others are of learning."""
     return frozenset(item.name for item in fields(RunConfig))

@@ -64,7 +64,7 @@ def from_json(text: str, source: str, sizes: TaskSizes | None = None) -> Setting
     base, missing = Settings(), {leaf.name for leaf in leaves() if not _has(data, leaf.name)}
     if missing:
         base = defaults(env, method, preset, known_task(env, sizes))
-        if all(_has(data, leaf.name.rpartition(".")[0]) for leaf in leaves() if "." in leaf.name):  # not by hand
+        if all(_has(data, leaf.name.rpartition(".")[0]) for leaf in leaves() if "." in leaf.name):  # `to_json` wrote it
             base = change(base, {name: get(Settings(), name) for name in missing & LATER})
     own = {item.name for item in fields(RunConfig)}
     run = {name: value for name, value in data.items() if name in own}

@@ -20,7 +20,8 @@ Measure = Callable[[Run], float]
 
 
 CONVERGED, WEIGHTINGS = Path("analysis", "converged.csv"), Path("analysis", "weightings.csv")
-"""The files of a run's analyses that claims read."""
+ANALYSES = {CONVERGED: ("step", "converged_l2"), WEIGHTINGS: ("step", "uniform_l2", "blocks_l2", "pdml_l2")}
+"""The files of a run's analyses that claims read, and their columns."""
 
 
 class ClaimArm(NamedTuple):
@@ -151,7 +152,7 @@ def converged_gap(run: Run) -> float:
     The mean over archived steps of its error on fresh steps of the archived policy, minus the run's overall error. NaN
     unless every archived step was analysed.
     """
-    table = read_table(run.path / CONVERGED, ("step", "converged_l2"), [])
+    table = read_table(run.path / CONVERGED, ANALYSES[CONVERGED], [])
     overall = dict(zip(run.diagnostics.get("step", ()), run.diagnostics.get("overall_l2", ()), strict=True))
     further = dict(zip(table.get("step", ()), table.get("converged_l2", ()), strict=True))
     gaps = [further.get(step, math.nan) - overall.get(step, math.nan) for step in run.options.archive_at]
@@ -177,8 +178,8 @@ def weighting_ratio(ours: str, theirs: str, steps: Sequence[int]) -> Measure:
 def unreadable(run: Run) -> list[str]:
     """Name what could not be read of a run and of its analyses."""
     problems = list(run.problems)
-    for file in (CONVERGED, WEIGHTINGS):
-        read_table(run.path / file, ("step",), problems)
+    for file, columns in ANALYSES.items():
+        read_table(run.path / file, columns, problems)
     return problems
 
 

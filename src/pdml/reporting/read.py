@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from pdml.config.defaults import defaults
-from pdml.config.fields import different, get, leaves
+from pdml.config.fields import different, get, read_by
 from pdml.config.files import read_run
 from pdml.config.methods import METHODS
 from pdml.config.schema import Config, RunConfig, Settings
@@ -227,8 +227,8 @@ def differences(run: Run) -> list[str]:
     words += ["eval_episodes=0"] if run.options.eval_episodes == 0 else []  # its returns are of training episodes
     words += [] if run.start is None else [f"start_with={','.join(run.start.parts)}"]
     ours = Settings(config, standard.run)
-    read = {leaf.name for leaf in leaves() if config.method in leaf.methods} - {"seed"}
-    return words + [f"{name}={get(ours, name)}" for name in different(ours, standard) if name in read]
+    names = [name for name in different(ours, standard) if name in read_by(config.method) and name != "seed"]
+    return words + [f"{name}={get(ours, name)}" for name in names]
 
 
 def groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
