@@ -20,6 +20,7 @@ from pdml.envs.task import env_task
 from pdml.reporting.claims import diagnosed, mean_return
 from pdml.reporting.marked_pages import find_marks, find_pages
 from pdml.reporting.paper_claims import paper_claims
+from pdml.reporting.published import DHMBPO_WARMUP, dhmbpo_curve
 from pdml.reporting.read import differences, read_all, returns
 from pdml.sweeps.plan import plan
 from pdml.sweeps.study import read_study
@@ -73,12 +74,12 @@ def test_the_arms_with_weights_in_one_place_have_their_complete_seeds_on_hopper(
         assert json.loads((run.path / "metadata.json").read_text())["modified"] is False
 
 
-SETS = {"A": 15, "B": 12, "C": 10, "D": 21, "F": 6, "G": 8, "I": 6, "trial": 42}
+SETS = {"A": 15, "B": 12, "C": 10, "D": 21, "F": 6, "G": 8, "I": 6, "trial": 42, "report": 9}
 """The studies of the plan, and how many runs they have."""
 
 
 def planned_runs(name):
-    out = ROOT / "results" / "trial" if name == "trial" else ROOT / "results"
+    out = ROOT / "results" / name if name in ("trial", "report") else ROOT / "results"
     return plan(read_study(str(ROOT / "results" / "plan" / f"{name}.toml")), out)
 
 
@@ -119,6 +120,22 @@ def test_the_arms_of_the_trial_are_those_of_the_plan():
     assert sorted(map(repr, arms)) == sorted(map(repr, found))
 
 
+def test_the_report_has_the_tasks_and_the_published_points_of_the_plan():
+    section = PLAN.read_text().partition("## The report on DHMBPO")[2]
+    rows = re.findall(r"^\| (\w+-v5) at ([\d ]+) \| \d+ \| (.+) \|$", section, re.MULTILINE)
+    assert {(env, int(steps.replace(" ", ""))) for env, steps, _ in rows} == {
+        (run.settings.learning.env, run.settings.run.steps) for run in planned_runs("report")
+    }
+    for env, steps, published in rows:
+        curve = dhmbpo_curve(env, defaults(env, "dhmbpo").learning.updates_per_step)
+        points = dict(
+            zip(curve.steps + DHMBPO_WARMUP, zip(curve.mean, curve.high - curve.mean, strict=True), strict=True)
+        )
+        for mean, deviation, step in re.findall(r"(\d+) ± (\d+)(?: at ([\d ]+))?", published):
+            found = points[int((step or steps).replace(" ", ""))]
+            assert [f"{value:.0f}" for value in found] == [mean, deviation]
+
+
 def test_the_bound_of_the_trial_follows_from_the_first_run_of_its_base():
     (run,) = read_all([ROOT / "results" / "trial" / "Hopper-v5" / "dhmbpo" / "seed_1000"])
     assert f"--double.kl_bound {np.median(run.progress['agent/divergence'][1:]) / 4:.2g}`" in PLAN.read_text()
@@ -138,7 +155,7 @@ LEARNED = [leaf.name for leaf in leaves() if leaf.name not in ("seed", "steps", 
 @pytest.mark.parametrize("name", SETS)
 def test_kept_runs_of_the_plan_are_where_its_study_has_them(name):
     kept = [run for run in planned_runs(name) if (run.path / "config.json").exists()]
-    assert kept or name in ("F", "G", "I")  # none is done yet
+    assert kept or name in ("F", "G", "I", "report")  # none is done yet
     for run in kept:
         require_same(run.settings, read_config(run.path / "config.json"), run.path)
 
