@@ -1,5 +1,8 @@
 """MaPER: terms, priorities and balance by hand, importance, and the training of the critics' predictions."""
 
+import os
+import signal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +12,7 @@ from rings import ring_of
 
 from pdml.agents.maper import augmented_terms, balance, maper, predicted_reward, train_heads
 from pdml.config.schema import AgentConfig, Config
+from pdml.core import signals
 from pdml.core.pytree import copy
 from pdml.core.transition import pack
 from pdml.data.replay import RealRows
@@ -86,3 +90,14 @@ def test_heads_are_trained_as_often_as_the_model_and_leave_actor_targets_and_the
     assert float(reward.mean()) < 0.05
     assert float(next_obs.mean()) < 0.05
     assert metrics["agent/head_loss"] > float((reward + next_obs).mean())
+
+
+def test_a_request_to_stop_abandons_the_training_of_heads():
+    config = Config(method="maper-mbpo", agent=AgentConfig(hidden_sizes=(16,)))
+    state = maper(config, LAYOUT).init(jax.random.key(0))
+    real = RealRows(np.zeros((50, 5), np.float32), np.zeros(50, np.int32), np.arange(50), np.array([50]))
+    refine = train_heads(config, LAYOUT)
+    with signals.listening():
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(signals.Stopped, match="SIGTERM"):
+            refine(object(), state, ring_of(6), real, {"model/batches": 1e12}, 60)

@@ -23,10 +23,10 @@ from pdml.runs.tensor_file import read_arrays
 NAMES = {signal.SIGINT: "SIGINT", signal.SIGTERM: "SIGTERM"}
 
 
-def words_of(path, **changes):
+def words_of(path, method="pdml", **changes):
     """Return the words that train a tiny run."""
     file = path.with_name(path.name + ".json")
-    file.write_text(to_json(change(tiny_of("pdml"), {"checkpoint_every": 25, **changes})))
+    file.write_text(to_json(change(tiny_of(method), {"checkpoint_every": 25, **changes})))
     return ["train", "--config", str(file), "--run-dir", str(path)]
 
 
@@ -72,14 +72,27 @@ def test_a_signal_saves_the_run_and_says_how_to_resume(
     assert_same_files(path, unbroken)
 
 
+FIT = {"dynamics.max_epochs": 10**7, "dynamics.patience": 10**7}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("number", NAMES)
-def test_a_signal_ends_a_long_fit_within_ten_seconds(number, strike, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("number", "method", "phase", "changes"),
+    [
+        (signal.SIGINT, "pdml", "fit", FIT),
+        (signal.SIGTERM, "pdml", "fit", FIT),
+        (signal.SIGTERM, "dhmbpo", "fit", FIT),
+        (signal.SIGTERM, "dhmbpo", "improve", {"updates_per_step": 10**5}),
+        (signal.SIGTERM, "ampo", "refine", {"ampo.first_steps": 10**7, "ampo.last_steps": 10**7}),
+    ],
+)
+def test_a_signal_ends_long_work_within_ten_seconds(
+    number, method, phase, changes, strike, tmp_path, monkeypatch, capsys
+):
     path, real, struck = tmp_path / "run", killing.strike, []
     monkeypatch.setattr(killing, "strike", lambda *words: (struck.append(time.monotonic()), real(*words)))
-    strike(number, "fit", 1, 2.0)
-    words = words_of(path, **{"dynamics.max_epochs": 10**7, "dynamics.patience": 10**7})
-    assert main(words) == 128 + number
+    strike(number, phase, 1, 6.0)  # compiling is over by then
+    assert main(words_of(path, method, **changes)) == 128 + number
     assert 0 < time.monotonic() - struck[0] < 10
     assert capsys.readouterr().err.splitlines()[-1] == last_line(path, number)
     assert [file.name for file in saved_checkpoints(path)] == ["step_00000050.safetensors", "step_00000025.safetensors"]
