@@ -185,6 +185,22 @@ def test_worse_trials_stop_early_and_the_best_goes_all_the_way(tmp_path):
     assert abs(best.values["agent.learning_rate"] - 1e-3) < 5e-4
 
 
+def test_a_trial_continues_if_it_is_among_the_best_third_that_reached_its_step(tmp_path):
+    """Among its own third of those so far, itself included; of the first few, the best."""
+    ended, _, _ = go(tmp_path, trials=20)
+    scores = {steps: [] for steps in (2000, 4000)}
+    for trial in ended:
+        expected = 9500
+        for steps, reached in scores.items():
+            reached.append(trial.value)
+            if trial.value < sorted(reached, reverse=True)[max(len(reached) // 3, 1) - 1]:
+                expected = steps
+                break
+        assert trial.steps == expected
+    assert [len(reached) for reached in scores.values()] == [20, sum(trial.steps > 2000 for trial in ended)]
+    assert {trial.steps for trial in ended} == {2000, 4000, 9500}
+
+
 def test_values_have_four_digits_and_stay_in_their_range(tmp_path):
     ended, _, _ = go(tmp_path, trials=10)
     for trial in ended:
