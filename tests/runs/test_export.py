@@ -12,6 +12,7 @@ from pdml.core.errors import UserError
 from pdml.runs.export import export_policy
 from pdml.runs.policy import Policy
 
+PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 LOW, HIGH = np.array([-1.0, -0.4], np.float32), np.array([1.0, 2.0], np.float32)
 
 
@@ -56,20 +57,15 @@ def test_onnx_has_the_versions_that_the_docs_name(tmp_path):
 
 
 @pytest.mark.parametrize("smooth", [False, True])
-def test_npz_holds_all_that_the_recipe_of_the_docs_needs(tmp_path, smooth):
+def test_the_recipe_of_the_docs_gives_the_same_actions(tmp_path, smooth, monkeypatch):
     made = policy(smooth)
-    export_policy(made, tmp_path / "policy.npz", "npz")
-    p = np.load(tmp_path / "policy.npz")
-    x = observations()
-    if "mean" in p:
-        x = (x - p["mean"]) / p["scale"]
-    for i in range(3):
-        if i:
-            x = x / (1 + np.exp(-x)) if "mean" in p else np.maximum(x, 0)
-        x = x @ p[f"w{i}"] + p[f"b{i}"]
-    action = p["low"] + (np.tanh(x) + 1) * (p["high"] - p["low"]) / 2
-    np.testing.assert_allclose(action, made(observations()), atol=2e-6)
-    assert int(p["step"]) == 3000
+    monkeypatch.chdir(tmp_path)
+    export_policy(made, Path("policy.npz"), "npz")
+    recipe = PAGE.read_text().partition("In numpy:")[2].split("```")[1].removeprefix("text\n")
+    names = {"np": np, "obs": observations()}
+    exec(recipe, names)
+    np.testing.assert_allclose(names["action"], made(observations()), atol=2e-6)
+    assert int(names["p"]["step"]) == 3000
 
 
 @pytest.mark.parametrize("to", ["onnx", "npz"])
