@@ -1,5 +1,6 @@
 """Sweeps on Ray, as far as it needs no cluster: a stand-in for the library does each task at once. See tests/ray."""
 
+import os
 import signal
 import sys
 import types
@@ -199,10 +200,23 @@ def test_too_many_cpus_per_run_are_refused(ray, tmp_path):
 
 
 def test_variables_of_jax_and_pdml_reach_the_runs(ray, monkeypatch, tmp_path):
+    """The driver has them when the sweep begins, and a node does not."""
+    seen = []
+
+    def look(words, path, stop):
+        seen.append({name: os.environ.get(name) for name in ("PDML_LEASE_SECONDS", "HOME_OF_OTHERS")})
+        return Outcome(0, "")
+
+    def node():
+        for name in ("PDML_LEASE_SECONDS", "HOME_OF_OTHERS"):
+            monkeypatch.delenv(name, raising=False)
+
     monkeypatch.setenv("PDML_LEASE_SECONDS", "7")
     monkeypatch.setenv("HOME_OF_OTHERS", "no")
-    assert on_ray._environment()["PDML_LEASE_SECONDS"] == "7"
-    assert "HOME_OF_OTHERS" not in on_ray._environment()
+    monkeypatch.setattr(on_ray, "work", look)
+    ray.during_wait = node
+    run_on_ray(plan(STUDY, tmp_path / "out"), None, 1, lambda run, outcome: None)
+    assert seen == 3 * [{"PDML_LEASE_SECONDS": "7", "HOME_OF_OTHERS": None}]
 
 
 def test_the_software_is_the_code_and_the_versions_that_decide_the_bits():
