@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
 
 def refuse_argument(word: str, command: str, parser: argparse.ArgumentParser) -> NoReturn:
     """Name an argument that does not exist, and the nearest that does."""
-    name = word.partition("=")[0]
+    name = word.partition("=")[0] if word.startswith("-") else word
     if command == "train" and name.startswith("--"):
         parse(name[2:].replace("-", "_"), "")
     known = [flag[2:] for action in parser._actions for flag in action.option_strings if flag.startswith("--")]

@@ -23,6 +23,7 @@ COMMANDS = [
     ("train --step 100", "--step: unknown field (did you mean steps?)"),
     ("train -s 100", "'-s': pdml train has no such argument"),
     ("train Hopper-v5", "'Hopper-v5': pdml train has no such argument"),
+    ("train runs/mbpo-agent.tau=0.01", "'runs/mbpo-agent.tau=0.01': pdml train has no such argument"),
     ("train --method sac2", "method = 'sac2': unknown (did you mean sac?); allowed: pdml, mbpo"),
     ("train --preset relesed", "preset = 'relesed': unknown (did you mean released?)"),
     ("train --method pmdl", "method = 'pmdl': unknown (did you mean pdml?); allowed: pdml, mbpo"),
