@@ -91,7 +91,7 @@ def test_a_gradient_beyond_the_limit_is_scaled_to_it():
     layers, opt = state.actor.layers, adam.init(state.actor.layers)
     for size in (3.0, 3e-3):  # the second is short enough to pass as it is
         grads = gradient_like(state.actor, size)
-        state, opts = guarded_actor_step(config)(state, opts, grads, OBS)
+        state, opts, _ = guarded_actor_step(config)(state, opts, grads, OBS)
         norm = np.sqrt(sum((leaf**2).sum() for leaf in leaves(grads)))
         assert (norm > 0.5) == (size == 3.0)
         with jax.numpy_dtype_promotion("standard"):
@@ -114,11 +114,19 @@ def test_a_policy_within_the_bound_follows_its_loss_and_one_beyond_it_comes_back
     start = replace(agent_state(), collecting=agent_state().actor)
     far = replace(start, actor=shifted(start.actor, 3.0))
     grads, move = gradient_like(start.actor), jax.jit(guarded_actor_step(config))
-    within, _ = move(start, new_optimisers(config, start), grads, OBS)
+    within, opts, is_beyond = move(start, new_optimisers(config, start), grads, OBS)
     close(within.actor.layers, jax.tree.map(lambda leaf: leaf - 3e-4, start.actor.layers), atol=1e-6)  # Adam's first
-    back, _ = move(far, new_optimisers(config, far), grads, OBS)
+    close(opts.actor[0].mu, jax.tree.map(lambda leaf: 0.1 * leaf, grads), rtol=1e-5)
+    assert not is_beyond
+    back, opts, is_beyond = move(far, new_optimisers(config, far), grads, OBS)
     before, after = (float(policy_divergence(start.actor, each.actor, OBS)) for each in (far, back))
     assert 0.1 < after < before
+    assert is_beyond
+    slope = jax.grad(lambda layers: policy_divergence(start.actor, replace(far.actor, layers=layers), OBS))(
+        far.actor.layers
+    )
+    factor = 0.1 * optax.tree.norm(grads) / optax.tree.norm(slope)
+    close(opts.actor[0].mu, jax.tree.map(lambda leaf: factor * leaf, slope), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -137,7 +145,7 @@ def test_the_acting_policy_is_the_average_of_the_trained_one():
     config = small_config(SIZES | {"double.actor_average": 0.25})
     state = agent_state()
     state = replace(state, trained=state.actor.layers)
-    moved, _ = guarded_actor_step(config)(state, new_optimisers(config, state), gradient_like(state.actor), OBS)
+    moved, _, _ = guarded_actor_step(config)(state, new_optimisers(config, state), gradient_like(state.actor), OBS)
     close(moved.trained, jax.tree.map(lambda leaf: leaf - 3e-4, state.trained), atol=1e-6)
     expected = jax.tree.map(lambda old, new: old + 0.25 * (new - old), state.actor.layers, moved.trained)
     close(moved.actor.layers, expected, atol=1e-7)
@@ -226,6 +234,9 @@ def test_only_a_policy_that_has_collected_a_block_bounds_the_next_one():
     _, second_free = run_free(free, 2)
     _, second_bounded = run_bounded(bounded, 2)
     assert second_bounded["agent/divergence"] < 0.5 * second_free["agent/divergence"]
+    assert first_bounded["agent/held_back"] == 0.0
+    assert 0.0 < second_bounded["agent/held_back"] < 1.0  # not the first update, which begins at the bound's policy
+    assert "agent/held_back" not in second_free
 
 
 @pytest.mark.slow

@@ -138,4 +138,6 @@ def test_updates_and_distribution_rollouts_are_counted_as_published():
     twice = update_plan(small_config({"updates_per_step": 2}), 1000)
     assert sum(count for alone, count in twice if not alone) == 2000
     assert all(not alone for alone, _ in update_plan(small_config({"double.critic_share": 0.0}), 1000))
+    many = [count for alone, count in update_plan(small_config({"double.critic_share": 0.6}), 1000) if alone]
+    assert many == [250, 250, 100]  # more than are published: their states are refreshed too
     assert state_buffer_rows(config) == 51_200

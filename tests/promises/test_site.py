@@ -69,6 +69,7 @@ def names(cell):
 
 
 LEARNED_END, PRIOR = "progress.csv, with --termination learned", "progress.csv, with prior transitions"
+BOUND = "progress.csv, with --double.kl_bound"
 FAMILIES = {
     "all": (),
     "model-based": (Feature.MODEL,),
@@ -90,7 +91,7 @@ def explained(method, more=None):
         assert len({name for name, _ in rows}) == len(rows), f"{file}: something is explained twice"
         assert all(methods and set(methods) <= set(METHODS) for _, methods in rows), file
         found[file] = {name for name, methods in rows if method in methods}
-    return {file: columns for file, columns in found.items() if file not in {LEARNED_END, PRIOR} - {more}}
+    return {file: columns for file, columns in found.items() if file not in {LEARNED_END, PRIOR, BOUND} - {more}}
 
 
 def ones(shape):
@@ -149,6 +150,14 @@ def test_what_a_learned_termination_adds_is_what_the_page_explains(tmp_path, mon
     found = written("mbpo", tmp_path / "run", termination="learned")["progress.csv"]
     page = explained("mbpo", LEARNED_END)
     assert found == page["progress.csv"] | page[LEARNED_END]
+
+
+@pytest.mark.slow
+def test_what_a_bound_of_the_divergence_adds_is_what_the_page_explains(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "jit", only_shapes)
+    found = written("dhmbpo", tmp_path / "run", **{"double.kl_bound": 1.0})["progress.csv"]
+    page = explained("dhmbpo", BOUND)
+    assert found == page["progress.csv"] | page[BOUND]
 
 
 def test_what_prior_transitions_add_is_what_the_page_explains(tmp_path, monkeypatch):

@@ -37,9 +37,12 @@ def test_the_measures_of_a_run_are_those_of_its_evaluations_in_the_window(trial,
     assert run.low_share == pytest.approx(low_share)
 
 
-def test_what_explains_is_the_mean_over_update_phases(trial):
-    (run,) = read_trial(trial, Window(6000, 9000, 1000))["dhmbpo"]
-    assert run.explains["agent/value_bias"] == pytest.approx(130.0 * (1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
+@pytest.mark.parametrize(
+    ("window", "numbers"), [((6000, 9000), (2, 3, 4)), ((6000, 8000), (2, 3)), ((0, 7000), (1, 2))]
+)
+def test_what_explains_is_the_mean_over_the_phases_after_the_first_step_that_counts(trial, window, numbers):
+    (run,) = read_trial(trial, Window(*window, 1000))["dhmbpo"]
+    assert run.explains["agent/value_bias"] == pytest.approx(sum(130.0 / number for number in numbers) / len(numbers))
 
 
 def test_a_run_counts_once_it_is_evaluated_at_the_last_step(trial):
@@ -74,6 +77,15 @@ def test_a_candidate_is_whole_ahead_and_not_less_steady(scores, low_share, is_ca
     arm = next(arm for arm in judge_trial(arms, "base", seeds=3) if arm.name == "arm")
     assert arm.is_candidate is is_candidate
     assert arm.ahead == pytest.approx(sum(scores) / len(scores) - 600.0)
+
+
+@pytest.mark.parametrize(("more", "is_candidate"), [(0.08, True), (0.083, False)])
+def test_an_arm_may_be_less_steady_by_one_standard_error(more, is_candidate):
+    """Of shares with a deviation of 0.1: 0.1 times the root of two thirds, 0.0816."""
+    shares = (0.1, 0.2, 0.3)
+    base = [run._replace(low_share=low) for run, low in zip(runs_of((1.0, 2.0, 3.0)), shares, strict=True)]
+    arm = [run._replace(low_share=low + more) for run, low in zip(runs_of((4.0, 5.0, 6.0)), shares, strict=True)]
+    assert judge_trial({"base": base, "arm": arm}, "base", seeds=3)[0].is_candidate is is_candidate
 
 
 def test_no_arm_is_a_candidate_before_the_base_is_whole():
@@ -150,7 +162,7 @@ def test_the_command_prints_the_table(trial, capsys):
     words = ["--base", "dhmbpo", "--seeds", "2", "--first", "6000", "--last", "9000", "--settle", "1000"]
     assert main(["results", "trial", str(trial), *words]) == 0
     _, _, *rows = capsys.readouterr().out.splitlines()
-    assert rows[0].startswith("| dhmbpo | 1 of 2 | 525 | – | 50 % | +68 | 0.26 | 1.0 | – | base |")
+    assert rows[0].startswith("| dhmbpo | 1 of 2 | 525 | – | 50 % | +47 | 0.18 | 0.7 | – | base |")
     assert rows[1].startswith("| dhmbpo-double.near=9 | 1 of 2 | 200 | −325 | 0 % |")
 
 

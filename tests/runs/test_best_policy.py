@@ -183,6 +183,28 @@ def test_the_evaluation_at_the_end_is_gone_in_a_run_that_goes_further(unbroken, 
             assert (again / name).read_bytes() == (unbroken[0] / name).read_bytes(), name
 
 
+@pytest.mark.slow
+def test_training_episodes_are_credited_to_the_policy_that_collected_them(tmp_path):
+    """Not to the one that the update phase of their end has just made: it has not acted yet."""
+    double = {"far": 3, "near": 2, "first_factor": 2, "dropout": (0.01,)}
+    settings = {"eval_every": 20, "eval_episodes": 0, "best_over": 1, "batch_size": 30, "double": double}
+    agent = new_agent(tmp_path / "run", Point, "dhmbpo", **settings)
+    policies = {}
+    for steps in range(60, 161, 20):
+        agent.learn(steps - agent.steps, progress_bar=False)
+        policies[steps] = agent.policy.arrays()
+    returns = {}
+    for row in rows(tmp_path / "run" / "evaluations.csv"):
+        returns.setdefault(int(row["step"]), []).append(float(row["return"]))
+    scores = {step: np.mean(values) for step, values in returns.items()}
+    best = agent.best_policy
+    agent.close()
+    assert len(scores) > 2
+    assert best.step == max(scores, key=scores.get) - 20
+    assert same(best.arrays(), policies[best.step])
+    assert not same(best.arrays(), policies[best.step + 20])
+
+
 def test_a_run_that_was_killed_before_the_evaluation_at_its_end_makes_it_when_it_is_resumed(tmp_path):
     settings = {"env": Point, "method": "sac", "eval_every": 1000, "eval_episodes": 2}
     whole, path = tmp_path / "whole", tmp_path / "run"

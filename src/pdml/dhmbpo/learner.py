@@ -29,11 +29,23 @@ from pdml.dhmbpo.model import StandardisedModel
 from pdml.dhmbpo.networks import freeze, init_he, init_orthogonal
 from pdml.dhmbpo.renewal import renew_normaliser
 from pdml.dhmbpo.rollouts import DistributionRollouts, NormalisedActor, StepRules, actor_head, distribution_rollouts
-from pdml.dhmbpo.updates import ALL_METRICS, CRITIC_METRICS, DoubleState, Optimisers, Update, new_optimisers, updates
+from pdml.dhmbpo.updates import (
+    ALL_METRICS,
+    CRITIC_METRICS,
+    HELD_BACK,
+    DoubleState,
+    Optimisers,
+    Update,
+    new_optimisers,
+    updates,
+)
 from pdml.models.ensemble import Normaliser
 
 MAX_START_BATCHES = 4
 """Batches of real states that distribution rollouts may use to store as many states as without terminations."""
+
+CRITIC_REFRESH = 250
+"""Most critic-only updates between two distribution rollouts: all of a phase, as published."""
 
 STATS_NAMES = ("imagined/rows", "imagined/terminated", "imagined/batches")
 """The metrics of `DistributionStats`."""
@@ -176,7 +188,7 @@ def update_phase(config: Config, layout: Layout, rules: StepRules) -> UpdatePhas
         if options.clear:
             buffer = replace(buffer, position=jnp.zeros((), jnp.int32), size=jnp.zeros((), jnp.int32))
         rng, phase_key = generator(config.seed, Purpose.STARTS, step), key(config.seed, Purpose.IMPROVE, step)
-        sums: Metrics = {name: 0.0 for name in ALL_METRICS}
+        sums: Metrics = {name: 0.0 for name in metrics_of(config)}
         counts = np.zeros(len(STATS_NAMES))
         plan = update_plan(config, pending_steps)
         for number, planned in enumerate(plan):
@@ -210,12 +222,17 @@ def update_phase(config: Config, layout: Layout, rules: StepRules) -> UpdatePhas
     return UpdatePhase(begin, run, compiled._asdict())
 
 
+def metrics_of(config: Config) -> tuple[str, ...]:
+    """Return the metrics of an update of all networks."""
+    return (*ALL_METRICS, HELD_BACK) if config.double.kl_bound else ALL_METRICS
+
+
 def compile_phase(config: Config, layout: Layout, rules: StepRules) -> CompiledPhase:
     """Compile the functions of an update phase."""
     update = updates(config, layout, rules)
     return CompiledPhase(
         jax.jit(distribution_rollouts(config, layout, rules), donate_argnums=2),
-        jax.jit(repeated(config, update.all_networks, ALL_METRICS), donate_argnums=(0, 1)),
+        jax.jit(repeated(config, update.all_networks, metrics_of(config)), donate_argnums=(0, 1)),
         jax.jit(repeated(config, update.critics_only, CRITIC_METRICS), donate_argnums=(0, 1)),
         jax.jit(partial(measure_phase, config, layout, rules)),
     )
@@ -267,9 +284,9 @@ def update_plan(config: Config, pending_steps: int) -> list[PlannedUpdates]:
     Args:
         pending_steps: Real steps whose updates are still to be made.
     """
-    critic_updates = int(config.double.critic_share * config.model_every)
+    alone = int(config.double.critic_share * config.model_every)
     total, refresh = pending_steps * config.updates_per_step, config.double.refresh
-    first = [PlannedUpdates(True, critic_updates)] if critic_updates else []
+    first = [PlannedUpdates(True, min(CRITIC_REFRESH, alone - done)) for done in range(0, alone, CRITIC_REFRESH)]
     return first + [PlannedUpdates(False, min(refresh, total - done)) for done in range(0, total, refresh)]
 
 

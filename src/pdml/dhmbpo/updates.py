@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pdml.agents.base import DeviceMetrics
 from pdml.config.schema import Config
@@ -35,8 +35,13 @@ from pdml.weighting.policy_distance import double_kl
 CRITIC_NORM_EPS = 1e-5
 """The eps of the critics' layer norms."""
 
+LEAST_NORM = 1e-12
+"""Below this, a gradient is taken for zero."""
+
 CRITIC_METRICS = ("agent/critic_loss", "agent/value")
 ALL_METRICS = (*CRITIC_METRICS, "agent/actor_loss", "agent/actor_gradient", "agent/entropy", "agent/temperature")
+HELD_BACK = "agent/held_back"
+"""The metric that `double.kl_bound` adds."""
 
 StackedCritics = Mlp
 """All critics in one `Mlp`, with a leading axis for them."""
@@ -192,8 +197,8 @@ class ActorStep(Protocol):
 
     def __call__(
         self, state: DoubleState, opts: Optimisers, grads: Mlp, obs: Float[Array, "b obs"], /
-    ) -> tuple[DoubleState, Optimisers]:
-        """Return the agent and its optimisers after the step.
+    ) -> tuple[DoubleState, Optimisers, Bool[Array, ""]]:
+        """Return the agent and its optimisers after the step, and whether it reduced the divergence.
 
         Args:
             grads: Of the actor's loss.
@@ -206,25 +211,28 @@ def guarded_actor_step(config: Config) -> ActorStep:
     """Build the step of the actor.
 
     Where the divergence from the collecting policy is bounded and beyond its bound, the step reduces the divergence
-    instead of the loss.
+    instead of the loss. Its gradient is brought to the length of the loss's, since both share Adam's moments.
     """
     chain, double = actor_optimiser(config), config.double
 
     def move_actor(
         state: DoubleState, opts: Optimisers, grads: Mlp, obs: Float[Array, "b obs"], /
-    ) -> tuple[DoubleState, Optimisers]:
-        actor = state.trained_actor
+    ) -> tuple[DoubleState, Optimisers, Bool[Array, ""]]:
+        actor, is_beyond = state.trained_actor, jnp.zeros((), bool)
         if state.collecting:
 
             def divergence(layers: Mlp) -> Float[Array, ""]:
                 return policy_divergence(state.collecting, replace(actor, layers=layers), obs)
 
             found, back = jax.value_and_grad(divergence)(actor.layers)
-            grads = jax.tree.map(lambda ahead, back: jnp.where(found > double.kl_bound, back, ahead), grads, back)
+            is_beyond = found > double.kl_bound
+            factor = optax.tree.norm(grads) / jnp.maximum(optax.tree.norm(back), LEAST_NORM)
+            grads = jax.tree.map(lambda ahead, back: jnp.where(is_beyond, factor * back, ahead), grads, back)
         layers, opt = descend(chain, grads, opts.actor, actor.layers)
         acting = polyak(state.actor.layers, layers, double.actor_average) if state.trained else layers
         trained = layers if state.trained else ()
-        return replace(state, actor=replace(state.actor, layers=acting), trained=trained), opts._replace(actor=opt)
+        state = replace(state, actor=replace(state.actor, layers=acting), trained=trained)
+        return state, opts._replace(actor=opt), is_beyond
 
     return move_actor
 
@@ -292,7 +300,7 @@ def updates(config: Config, layout: Layout, rules: StepRules) -> Updates:
         # actor
         loss, slopes = jax.value_and_grad(lambda rollout: actor_loss(state, rollout, options.gamma))(rollout)
         (grads,) = pull_back(slopes)
-        state, opts = move_actor(state, opts, grads, obs)
+        state, opts, is_held_back = move_actor(state, opts, grads, obs)
 
         # temperature
         entropy, log_alpha, alpha_opt = -rollout.log_prob[0].mean(), state.log_alpha, opts.alpha
@@ -302,6 +310,7 @@ def updates(config: Config, layout: Layout, rules: StepRules) -> Updates:
 
         metrics |= {"agent/actor_loss": loss, "agent/actor_gradient": optax.tree.norm(grads)}
         metrics |= {"agent/entropy": entropy, "agent/temperature": jnp.exp(log_alpha)}
+        metrics |= {HELD_BACK: is_held_back.astype(jnp.float32)}
         return replace(state, log_alpha=log_alpha), opts._replace(alpha=alpha_opt), metrics
 
     def critics_only(

@@ -25,7 +25,10 @@ EXPLAINS = {
     "agent/divergence": ("KL per phase", "{:.1f}"),
     "agent/actor_gradient": ("actor's gradient", "{:.2g}"),
 }
-"""Columns of progress.csv that may explain a result, with their titles and how they are written."""
+"""Columns of progress.csv that may explain a result, with their titles and how they are written.
+
+They are averaged over the phases after the first step that counts, so without the long one at the end of the warm-up.
+"""
 
 
 ROUNDING = 1e-9
@@ -64,7 +67,10 @@ class ArmResult(NamedTuple):
     error: float
     """Standard error of that difference; NaN if one of the two has fewer than two runs."""
     is_candidate: bool
-    """Whether it is whole, ahead of the base, and its share of low evaluations is not larger."""
+    """Whether it is whole, ahead of the base, and not less steady by more than a standard error.
+
+    Steadiness is the share of low evaluations.
+    """
 
     @property
     def is_clear(self) -> bool:
@@ -142,11 +148,17 @@ def _mark(arm: ArmResult) -> str:
 
 def _judge(name: str, runs: list[TrialRun], base: list[TrialRun], seeds: int) -> ArmResult:
     ours, theirs = (np.array([run.score for run in each], np.float64) for each in (runs, base))
-    low, standard_low = (finite_mean([run.low_share for run in each]) for each in (runs, base))
-    ahead = finite_mean(ours) - finite_mean(theirs)
+    low, standard_low = (np.array([run.low_share for run in each], np.float64) for each in (runs, base))
+    ahead, less_steady = finite_mean(ours) - finite_mean(theirs), finite_mean(low) - finite_mean(standard_low)
     is_whole = len(base) == seeds and {run.seed for run in runs} == {run.seed for run in base}
-    error = math.sqrt(mean_variance(ours) + mean_variance(theirs)) if len(ours) and len(theirs) else math.nan
-    return ArmResult(name, runs, ahead, error, is_whole and ahead > 0.0 and low <= standard_low + ROUNDING)
+    error, low_error = _difference_error(ours, theirs), _difference_error(low, standard_low)
+    is_steady = less_steady <= (0.0 if math.isnan(low_error) else low_error) + ROUNDING
+    return ArmResult(name, runs, ahead, error, is_whole and ahead > 0.0 and is_steady)
+
+
+def _difference_error(ours: Float64[np.ndarray, " n"], theirs: Float64[np.ndarray, " m"]) -> float:
+    """Return the standard error of a difference of means; NaN where one of the two has fewer than two values."""
+    return math.sqrt(mean_variance(ours) + mean_variance(theirs)) if len(ours) and len(theirs) else math.nan
 
 
 def _read_run(path: Path, window: Window) -> TrialRun | None:
@@ -169,6 +181,7 @@ def _read_run(path: Path, window: Window) -> TrialRun | None:
         before, counts = counts, counts.after(float(value))
         if step > window.first + window.settle:
             low.append(float(counts.low > before.low))
-    explains = {column: finite_mean(progress.get(column, ())) for column in EXPLAINS}
+    in_window = (progress["step"] > window.first) & (progress["step"] <= window.last)
+    explains = {column: finite_mean(progress[column][in_window] if column in progress else ()) for column in EXPLAINS}
     seed = int(path.name.removeprefix("seed_"))
     return TrialRun(seed, float(returns.mean()), finite_mean(low), explains)

@@ -30,6 +30,7 @@ from pdml.runs.tensorboard import Board
 from pdml.training.diagnostics import FreshReservoir, diagnosis
 from pdml.training.loop import Training
 from pdml.training.state import TrainState
+from pdml.weighting.policy_history import actor_from_flat, actor_shape
 
 
 class StepRecord(NamedTuple):
@@ -166,12 +167,25 @@ class Recorder:
     def _keep_best(self, state: TrainState, ledger: Ledger) -> None:
         """Keep the policy that was just evaluated if it is the best so far."""
         ledger.returns = (*ledger.returns, ledger.evaluated)[-self._settings.run.best_over :]
-        best = best_of(ledger.best, ledger.returns, lambda: policy_of(state, self._spec.spaces))
+        best = best_of(ledger.best, ledger.returns, lambda: self._evaluated_policy(state))
         if best is not ledger.best:
             with self._training.clock("save"):
                 require_finite(state)
                 write_best(best, self._lease)
             ledger.best = best
+
+    def _evaluated_policy(self, state: TrainState) -> Policy:
+        """Return the policy that the last evaluation is of.
+
+        Training episodes up to the end of a block are of the policy that collected it. If an update phase has followed
+        at once, the current policy is another one.
+        """
+        has_changed = state.block_start == state.step
+        if self._evaluator is not None or not has_changed:
+            return policy_of(state, self._spec.spaces)
+        actor = actor_from_flat(actor_shape(state.agent.actor), state.history.snapshot(state.history.count - 1))
+        spaces, learned = self._spec.spaces, state.step - self._training.config.model_every
+        return Policy.of(flatten(actor, "actor"), spaces.low, spaces.high, learned)
 
     def _write(self, state: TrainState, ledger: Ledger) -> dict[str, Any]:
         """Write the row of a block, which is unfinished only at the end of a run."""
