@@ -309,6 +309,28 @@ def test_what_set_a_says_in_short(set_a):
     assert 0.5 < error.effect.low < 1 < error.effect.high
 
 
+def test_what_set_b_says_in_short(set_a):
+    runs = [*set_a["pdml"], *(run for arm in SET_B for run in read_all([ROOT / "results" / "Hopper-v5" / arm]))]
+    claims = [claim for claim in paper_claims() if claim.number in ("C7", "C10", "C10*")]
+    decay, model, starts, shuffled = found = [judge(claim, runs) for claim in claims]
+    assert {len(judged.theirs) for judged in found} == {3}
+    own, *means = (f"{values.mean():.0f}" for values in (decay.ours, *(judged.theirs for judged in found)))
+    page = text_of("results/Hopper-v5/README.md")
+    assert f"mean of all evaluations beside PDML's {own}." in page
+    said = "with age have {}, PDML's weights on the model only {}, on the starts of rollouts only {}, and"
+    assert f"{said.format(*means[:3])} shuffled weights, as in the released code, {means[3]}." in page
+    assert all(judged.effect.low < 0 < judged.effect.high for judged in found)
+    excluded = [f"{judged.claim.size:.0f}" for judged in (decay, model, starts)]
+    assert "over decay, {}, over the model only, {}, and over the starts only, {}.".format(*excluded) in page
+    assert all(judged.effect.high < judged.claim.size for judged in (decay, model, starts))
+    assert shuffled.verdict.startswith("open")
+    assert f"PDML itself has {own} here where the paper has {decay.claim.paper.split()[0]}." in text_of(
+        "docs/claims.md"
+    )
+    least, most = min(means, key=float), max(means, key=float)
+    assert f"the other arms of set B far below what they have, {least} to {most}." in text_of("docs/claims.md")
+
+
 def test_how_the_ratio_of_errors_changes_along_the_runs(set_a):
     def ratio(low, high):
         means = []
