@@ -178,7 +178,8 @@ class Recorder:
         """Return the policy that the last evaluation is of.
 
         Training episodes up to the end of a block are of the policy that collected it. If an update phase has followed
-        at once, the current policy is another one.
+        at once, the current policy is another one. Episodes of several blocks are credited to the newest of their
+        policies.
         """
         has_changed = state.block_start == state.step
         if self._evaluator is not None or not has_changed:
